@@ -16,6 +16,7 @@ mod hostile;
 mod initiator;
 mod io;
 mod lifetime;
+mod long;
 mod loopback;
 mod model;
 mod peer;

@@ -118,10 +118,21 @@ impl Front for One {
 }
 
 /// Records are retained under the numbers of their writes; what is looked for, and what is copied to be retained, a test says.
-#[derive(Default)]
 struct Words3 {
     written: u32,
     sought: Option<u32>,
+    /// Of each plan, side by side: of so many bytes each.
+    pieces: u16,
+}
+
+impl Words3 {
+    fn len(&self) -> u32 {
+        LEN as u32 / u32::from(self.pieces)
+    }
+
+    fn name(&self, plan: &Posted<'_>, number: u32, piece: u16) -> Name {
+        Name { slot: plan.slot, place: number * u32::from(self.pieces) + u32::from(piece) }
+    }
 }
 
 impl Dialect for Words3 {
@@ -139,11 +150,16 @@ impl Dialect for Words3 {
 
     fn pieces(&mut self, _: &Posted<'_>, notes: &mut Vec<u32>) -> Result<Pieces, Reject> {
         notes.push(1);
-        Ok(Pieces { count: 1, told: Told::Each })
+        Ok(Pieces { count: self.pieces, told: Told::Each })
+    }
+
+    fn piece(&self, _: &Posted<'_>, piece: u16) -> std::ops::Range<u32> {
+        let from = u32::from(piece) * self.len();
+        from..from + self.len()
     }
 
     fn memory(&self, _: &Posted<'_>, _: u16, _: Register) -> u32 {
-        LEN as u32
+        self.len()
     }
 
     fn place(
@@ -180,23 +196,23 @@ impl Dialect for Words3 {
     fn accept(
         &mut self,
         _: &Posted<'_>,
-        _: u16,
+        piece: u16,
         _: Option<(ChannelId, &Header)>,
         payload: &[u8],
         parts: &mut Parts,
     ) -> Judgement {
-        let (stored, len) = (payload.len() as u32, LEN as u32);
-        let encoding = Encoding::Lz4;
-        assert!(parts.push(Part { from: 0, stored, encoding, decoded: len, skip: 0, take: len, into: 0 }));
+        let (stored, len) = (payload.len() as u32, self.len());
+        let (encoding, into) = (Encoding::Lz4, u32::from(piece) * len);
+        assert!(parts.push(Part { from: 0, stored, encoding, decoded: len, skip: 0, take: len, into }));
         Judgement::Good
     }
 
-    fn kept(&self, plan: &Posted<'_>, _: u16) -> Option<Name> {
-        Some(Name { slot: plan.slot, place: self.written })
+    fn kept(&self, plan: &Posted<'_>, piece: u16) -> Option<Name> {
+        Some(self.name(plan, self.written, piece))
     }
 
-    fn sought(&self, plan: &Posted<'_>, _: u16) -> Option<Name> {
-        Some(Name { slot: plan.slot, place: self.sought? })
+    fn sought(&self, plan: &Posted<'_>, piece: u16) -> Option<Name> {
+        Some(self.name(plan, self.sought?, piece))
     }
 
     fn accept_kept(
@@ -265,7 +281,7 @@ fn definitions() -> [Definition; 2] {
 }
 
 impl Rig {
-    fn new() -> Self {
+    fn new(pieces: u16) -> Self {
         let peers = Peers {
             to_card: std::array::from_fn(|_| VecDeque::with_capacity(1 << 20)),
             to_peer: std::array::from_fn(|_| Vec::with_capacity(1 << 20)),
@@ -281,7 +297,13 @@ impl Rig {
         // Eight blocks for records are full soon, and what is retained goes again and again.
         let config = PortConfig { memory: vec![(LEN as u32, 16)], records: 8, ..PortConfig::default() };
         let mut rig = Self {
-            card: SplitCard::new(config, peers, One::default(), Words3::default(), SoftEngine::new(8)),
+            card: SplitCard::new(
+                config,
+                peers,
+                One::default(),
+                Words3 { written: 0, sought: None, pieces },
+                SoftEngine::new(8),
+            ),
             key: GroupKey { attachment: AttachmentId(1), group: GroupId(1) },
             dma,
             receiver: CardReceiver::of_group(&spec, Token(0)).unwrap(),
@@ -390,21 +412,52 @@ impl Rig {
         self.run();
         let peers = self.card.net_mut();
         for number in 0..3 {
-            let Some(asked) = peers.to_peer[number].get(..HEADER_LEN) else { continue };
-            let asked = Header::decode(asked, MAGIC).unwrap();
-            peers.to_peer[number].clear();
-            let reply = Header { kind: asked.kind | REPLY, payload_len: given.len() as u32, ..asked };
-            peers.to_card[number].extend(reply.encode());
-            peers.to_card[number].extend(given);
-            peers.events.push_back(NetEvent::Readable(ConnectionId(number as u64)));
+            let mut at = 0;
+            while let Some(asked) = peers.to_peer[number].get(at..at + HEADER_LEN) {
+                let asked = Header::decode(asked, MAGIC).unwrap();
+                at += HEADER_LEN + asked.payload_len as usize;
+                let reply = Header { kind: asked.kind | REPLY, payload_len: given.len() as u32, ..asked };
+                peers.to_card[number].extend(reply.encode());
+                peers.to_card[number].extend(given);
+            }
+            if at > 0 {
+                peers.to_peer[number].clear();
+                peers.events.push_back(NetEvent::Readable(ConnectionId(number as u64)));
+            }
         }
         self.run();
     }
 }
 
+/// A long write is many records, and a read may be of many.
+#[test]
+fn a_write_and_a_read_of_many_records_allocate_nothing() {
+    const PIECES: u16 = 16;
+    let mut rig = Rig::new(PIECES);
+    let pool = Pool::new(LEN, 4);
+    let text: Vec<u8> = b"the same words again and again ".iter().copied().cycle().take(LEN).collect();
+    let compressed = lz4::block::compress(&text[..LEN / usize::from(PIECES)], None, false).unwrap();
+    for round in 1..=200 {
+        let dialect = rig.card.dialect_mut();
+        (dialect.written, dialect.sought) = (round as u32, (round % 2 == 0).then_some(round as u32));
+        if round == 101 {
+            rig.allocated.set(0);
+        }
+        let mut payload = pool.take().unwrap();
+        payload.copy_from_slice(&text);
+        rig.message(WRITE, Some(payload), None, &[]);
+        rig.message(READ, None, Some(pool.take().unwrap()), &compressed);
+        assert_eq!(rig.card.front_mut().answered, 2 * round);
+        assert_eq!(rig.done, 2 * round * usize::from(PIECES));
+    }
+    assert_eq!(rig.allocated.get(), 0);
+    assert_eq!((rig.card.counts().blocks_out, pool.blocks_out()), (0, 0));
+    assert_eq!(rig.card.counts().retained.hits, 100 * u64::from(PIECES));
+}
+
 #[test]
 fn a_write_and_a_read_of_what_was_compressed_allocate_nothing() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::new(1);
     let pool = Pool::new(LEN, 4);
     let text: Vec<u8> = b"the same words again and again ".iter().copied().cycle().take(LEN).collect();
     let mut seed = 1u32;

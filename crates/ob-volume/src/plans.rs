@@ -38,6 +38,8 @@ mod tests;
 
 /// Bytes of blocks that one record has at most: a write is cut into so many, from its first block on.
 pub const PIECE_LEN: u32 = STORED_MAX;
+/// Bytes of the longest payload of a command: 16 records, of one plan.
+pub const PAYLOAD_MAX: u32 = 1 << 20;
 /// Most runs that a plan reads.
 pub const RUNS_MAX: usize = 254;
 /// Most ranges that a plan trims.
@@ -48,7 +50,8 @@ pub const COMMAND_BLOCKS_MAX: u32 = 1 << 16;
 pub const EFFORT_MAX: u8 = 4;
 /// Where slots for payloads begin in both areas: what tiers look at, and write of their indexes, comes before them.
 pub const TAKE_BASE: u64 = 4 << 20;
-/// Bytes of a slot of the card's area into which `TAKE` puts payloads, and of one in the host's area from which they come back.
+/// Bytes of a slot of the card's area into which `TAKE` puts payloads, and of one in the host's area from which they come back. What is
+/// longer has several that lie side by side.
 pub const TAKE_SLOT_LEN: u64 = 128 << 10;
 /// Handles from here on are the host's, for plans that are of no message.
 pub const HOST_HANDLES: u32 = ob_split::wire::OF_HOST;

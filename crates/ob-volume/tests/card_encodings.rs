@@ -22,12 +22,14 @@ use ob_split::wire::{
     Handle, Hello, MessageBuilder, SPLIT_SERVICE, Set, SetWhat, Slot, kind,
 };
 use ob_volume::card::{Patience, VolumeDialect};
-use ob_volume::plans::{GivenPiece, PostedPlan, Run, TAKE_BASE, TAKE_SLOT_LEN, definitions, piece_blocks};
+use ob_volume::plans::{
+    GivenPiece, PAYLOAD_MAX, PostedPlan, RUNS_MAX, Run, TAKE_BASE, TAKE_SLOT_LEN, definitions, piece_blocks,
+};
 use ob_volume::wire::{Answer, MAGIC, Reply, ReplyMessage, Request, RequestMessage, check_records};
 use ob_wire_link::group::{GroupSizes, GroupSpec};
 use ob_wire_nvme::command::{DataPointer, IoOpcode};
 use ob_wire_nvme::io::BlockCommand;
-use ob_wire_nvme::{CommandId, NamespaceId};
+use ob_wire_nvme::{CommandId, NamespaceId, Status};
 use zerocopy::IntoBytes;
 
 #[path = "../../ob-split/tests/card_rig/net.rs"]
@@ -116,8 +118,10 @@ pub(crate) enum Fault {
 /// The host's view of a block: where its record lies.
 type Place = (Units, Units);
 
-/// Bytes of both areas.
-const AREA: u64 = TAKE_BASE + 2 * TAKE_SLOT_LEN;
+/// Bytes of both areas: two of the longest payloads.
+const AREA: u64 = TAKE_BASE + 2 * PAYLOAD_MAX as u64;
+/// The slot of the second.
+const TAKEN: Slot = Slot((PAYLOAD_MAX as u64 / TAKE_SLOT_LEN) as u16);
 
 pub(crate) struct Rig {
     pub(crate) card: SplitCard<TestNet, Commands, VolumeDialect, SoftEngine>,
@@ -151,6 +155,9 @@ pub(crate) struct Rig {
     next: u64,
     encoded: [usize; 2],
     given_plans: usize,
+    /// Runs that the card has had memory for at once, and how often it had not.
+    runs_max: usize,
+    refused: usize,
     block_len: BlockLen,
     disk: Vec<u8>,
     index: Vec<Option<Place>>,
@@ -206,6 +213,8 @@ impl Rig {
             next: 1,
             encoded: [0; 2],
             given_plans: 0,
+            runs_max: RUNS_MAX,
+            refused: 0,
             block_len,
             disk: vec![0; BLOCKS * block_len.bytes() as usize],
             index: vec![None; BLOCKS],
@@ -468,9 +477,8 @@ impl Rig {
         let (key, handle) = self.command(IoOpcode::Write, start, blocks);
         let effort = self.dice.below(5) as u8;
         let sequence = Sequence::new(Epoch::new(1).unwrap(), key << 10).unwrap();
-        // The host may make of it what is stored, if it has room for it.
-        let is_given = bytes.len() as u64 <= TAKE_SLOT_LEN && self.dice.below(3) == 0;
-        if is_given {
+        // The host may make of it what is stored.
+        if self.dice.below(3) == 0 {
             self.give(handle, effort, sequence, &bytes);
         } else {
             self.post(&PostedPlan::write(handle, SLOT, effort, sequence, None).unwrap());
@@ -490,11 +498,11 @@ impl Rig {
 
     /// A payload goes to the host, which compresses it and gives it back.
     fn give(&mut self, handle: Handle, effort: u8, sequence: Sequence, bytes: &[u8]) {
-        self.post(&PostedPlan::take(handle, Slot(1), 0, bytes.len() as u32).unwrap());
+        self.post(&PostedPlan::take(handle, TAKEN, 0, bytes.len() as u32).unwrap());
         self.run();
         assert_eq!(self.done.remove(&handle.0).unwrap()[0].0, CompletionStatus::Good);
         let mut taken = vec![0; bytes.len()];
-        self.areas.copy_out(TAKE_BASE + TAKE_SLOT_LEN, &mut taken).unwrap();
+        self.areas.copy_out(TAKE_BASE + u64::from(PAYLOAD_MAX), &mut taken).unwrap();
         assert!(taken == bytes, "what is taken is the payload");
         let (mut engine, mut packed, mut at) = (SoftEngine::new(1), vec![0; 64 << 10], TAKE_BASE);
         let mut pieces = Vec::new();
@@ -512,8 +520,16 @@ impl Rig {
 
     fn read(&mut self) {
         let block = self.block_len.bytes() as usize;
-        let blocks = 1 + self.dice.below(((1 << 20) / block).min(200));
+        let is_slow = self.faults.contains(&Fault::Mute);
+        // Whoever says nothing is waited for, with each of them.
+        let most = if is_slow || self.dice.below(2) == 0 { 200 } else { (1 << 20) / block };
+        let blocks = 1 + self.dice.below(most);
         let start = self.dice.below(BLOCKS - blocks + 1);
+        self.read_blocks(start, blocks);
+    }
+
+    fn read_blocks(&mut self, start: usize, blocks: usize) {
+        let (block, is_slow) = (self.block_len.bytes() as usize, self.faults.contains(&Fault::Mute));
         let mut runs: Vec<Run> = Vec::new();
         let mut at = start;
         while at < start + blocks {
@@ -527,19 +543,36 @@ impl Rig {
             at += same;
         }
         let (key, handle) = self.command(IoOpcode::Read, start, blocks);
-        self.post(&PostedPlan::read(handle, None, None, &runs).unwrap());
-        self.run();
-        if self.faults.contains(&Fault::Mute) {
-            // Whoever says nothing is waited for, and then another is asked.
-            for _ in 0..6 {
+        let (mut rest, mut first) = (&runs[..], 0);
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(rest.len().min(self.runs_max));
+            let is_all = part.len() == runs.len();
+            self.post(&PostedPlan::read(handle, None, (!is_all).then_some(first), part).unwrap());
+            self.run();
+            // Then another is asked.
+            for _ in 0..if is_slow { 6 } else { 0 } {
                 self.now = self.now + Patience::default().read;
                 self.run();
+            }
+            let status = self.done.remove(&handle.0).unwrap()[0].0;
+            if status == CompletionStatus::Refused {
+                // It never has memory for so many at once.
+                assert_eq!(self.last[&handle.0].word, 0, "no step of it was begun");
+                (self.runs_max, self.refused) = (part.len() / 2, self.refused + 1);
+                continue;
+            }
+            assert_eq!(status, CompletionStatus::Good);
+            first += part.iter().map(Run::blocks).sum::<u32>();
+            rest = behind;
+            if rest.is_empty() && !is_all {
+                self.post(&PostedPlan::answer(handle, Status::SUCCESS, true));
+                self.run();
+                assert_eq!(self.done.remove(&handle.0).unwrap()[0].0, CompletionStatus::Good);
             }
         }
         let answer = self.card.front_mut().answers.remove(&key).flatten().unwrap();
         let expected = &self.disk[start * block..(start + blocks) * block];
         assert!(answer == expected, "blocks {start} to {}: {runs:?}", start + blocks);
-        assert_eq!(self.done.remove(&handle.0).unwrap()[0].0, CompletionStatus::Good);
     }
 }
 
@@ -587,4 +620,20 @@ fn what_is_read_is_what_was_written_whatever_it_was_encoded_to_and_whoever_lies(
     }
     assert!(encoded.iter().all(|count| *count > 50), "both encodings are there: {encoded:?}");
     assert!(hits > 100 && misses > 20, "it is found, and it goes: {hits}, {misses}");
+}
+
+/// Each block is another record, and there is memory for a hundred of them.
+#[test]
+fn a_long_read_of_many_records_is_done_in_parts() {
+    for block_len in [BlockLen::Small, BlockLen::Large] {
+        let mut rig = Rig::with(7, block_len, false);
+        for block in 0..240 {
+            rig.put(block, 1, (block % 5) as u8);
+        }
+        rig.read_blocks(0, 250);
+        assert_eq!((rig.refused, rig.runs_max), (2, 60), "of 241 runs");
+        rig.read_blocks(10, 200);
+        assert_eq!(rig.refused, 2, "it is known now");
+        assert_eq!(rig.card.counts().blocks_out, 0);
+    }
 }

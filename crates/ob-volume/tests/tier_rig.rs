@@ -126,6 +126,8 @@ pub(crate) struct Rig {
     /// Records of the index stay under way, or the plan of a command.
     pub(crate) holds_index: bool,
     pub(crate) held: Option<u32>,
+    /// Records that the card has memory for at once.
+    pub(crate) runs_max: usize,
     /// How often a slot was set to another chunk.
     pub(crate) resets: usize,
     /// Which server is asked first for what it has.
@@ -202,6 +204,7 @@ impl Rig {
             has_whims: false,
             holds_index: false,
             held: None,
+            runs_max: usize::MAX,
             resets: 0,
             first_asked: 0,
             channels: BTreeMap::new(),

@@ -30,6 +30,9 @@ struct Fetched {
 impl Rig {
     pub(crate) fn read(&mut self, at: usize, first: Option<u32>, runs: &[Run]) {
         let Running { plan, expected, .. } = self.running.remove(at);
+        if runs.len() > self.runs_max {
+            return self.complete(&[done(plan.handle, CompletionStatus::Refused)], None);
+        }
         let (id, _) = self.command(plan.handle);
         let mut values = Vec::new();
         let mut status = if self.whim() { CompletionStatus::NotVerified } else { CompletionStatus::Good };

@@ -22,6 +22,7 @@ mod subsystems;
 mod support;
 mod up;
 mod volume_command;
+mod volume_requests;
 mod volumes;
 mod volumes_tiers;
 mod your_own_program;

@@ -17,20 +17,20 @@ const BLOCK: usize = 4096;
 const MIB: u64 = 1 << 20;
 
 /// `outboard volume …` of this tier.
-fn volume(tier: &Tier, line: &str) -> Output {
+pub(crate) fn volume(tier: &Tier, line: &str) -> Output {
     let mut arguments: Vec<&str> = ["volume"].into_iter().chain(line.split(' ')).collect();
     arguments.extend(["--config", "outboard.toml", "--data", "data"]);
     tier.place.output(&arguments)
 }
 
-fn done(tier: &Tier, line: &str) -> String {
+pub(crate) fn done(tier: &Tier, line: &str) -> String {
     let output = volume(tier, line);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{line}: {said}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn json(tier: &Tier, line: &str) -> Value {
+pub(crate) fn json(tier: &Tier, line: &str) -> Value {
     serde_json::from_str(&done(tier, &format!("{line} --json"))).unwrap()
 }
 
@@ -41,12 +41,12 @@ fn refused(tier: &Tier, line: &str) -> String {
 }
 
 /// What `ls` says of a volume, if it is there.
-fn listed(tier: &Tier, name: &str) -> Option<Value> {
+pub(crate) fn listed(tier: &Tier, name: &str) -> Option<Value> {
     let all = json(tier, "ls");
     all["volumes"].as_array().unwrap().iter().find(|one| one["name"] == name).cloned()
 }
 
-fn wait_until(what: &str, is: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: &str, is: impl Fn() -> bool) {
     for _ in 0..600 {
         if is() {
             return;
@@ -56,12 +56,12 @@ fn wait_until(what: &str, is: impl Fn() -> bool) {
     panic!("{what} never comes");
 }
 
-fn connect(tier: &Tier) -> Initiator {
+pub(crate) fn connect(tier: &Tier) -> Initiator {
     let options = Options::new(tier.volume, NQN, random_host_id()).unwrap();
     block_on(Initiator::connect(options)).unwrap()
 }
 
-fn disk(initiator: &Initiator, number: u32) -> Namespace {
+pub(crate) fn disk(initiator: &Initiator, number: u32) -> Namespace {
     block_on(initiator.namespace(NamespaceId(number))).unwrap()
 }
 

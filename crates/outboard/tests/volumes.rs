@@ -38,6 +38,11 @@ impl Tier {
     }
 
     pub(crate) fn start_with(count: u32) -> Self {
+        Self::start_as(count, "")
+    }
+
+    /// The same, with these lines in the section.
+    pub(crate) fn start_as(count: u32, lines: &str) -> Self {
         let chunks = Place::new();
         let mut servers = Vec::new();
         let mut ports = Vec::new();
@@ -50,7 +55,7 @@ impl Tier {
         }
         let text = format!(
             "[status]\nlisten = \"127.0.0.1:0\"\n[files]\nsize = \"64MiB\"\n[volumes]\nports = [\"127.0.0.1:0\"]\n\
-             hold = \"5s\"\nservers = [{}]\n",
+             hold = \"5s\"\nservers = [{}]\n{lines}",
             addresses.join(", ")
         );
         let place = Place::with_config(&text);

@@ -83,6 +83,11 @@ impl Target {
                 let words = [("verb", verb), ("name", name), ("size", bytes)];
                 self.run("{outboard} volume {verb} --config {config} {name} --size {size}B", &words)
             }
+            ["volume", "create", name, bytes, block] => {
+                let words = [("name", name), ("size", bytes), ("block", block)];
+                let line = "{outboard} volume create --config {config} {name} --size {size}B --block {block}";
+                self.run(line, &words)
+            }
             ["volume", "rm", name] => {
                 self.run("{outboard} volume rm --config {config} {name} --force", &[("name", name)])
             }

@@ -13,7 +13,7 @@ use ob_memory::{ArenaSpan, Pool, Slice};
 use ob_wire_nvme::pdu::ADMIN_CAPSULE_DATA_MAX;
 use ob_wire_nvme::text::Nqn;
 
-use super::config::{TRANSFER_LEN_MAX, TargetConfig};
+use super::config::{TRANSFER_LEN_MIN, TargetConfig};
 use super::shares::{Class, Holder, Lease, Shares};
 
 /// Buffers that a service may ask for at once.
@@ -32,7 +32,7 @@ const MIDDLE_LEN: usize = 16 << 10;
 pub(super) struct Buffers {
     capsules: Pool,
     /// By length of their blocks, the shortest first.
-    transfers: [(Class, Pool); 3],
+    transfers: Vec<(Class, Pool)>,
     compares: Pool,
     shares: Shares,
     connection_transfer_max: usize,
@@ -121,20 +121,14 @@ impl fmt::Debug for Loan {
 impl Buffers {
     /// Capsules on I/O queues bring up to `capsule_data_max` bytes.
     pub(super) fn new(config: &TargetConfig, capsule_data_max: u32) -> Self {
-        // Half of the memory is for the largest transfers, a quarter for each of the others.
-        let blocks = |share: usize, len: usize| (config.transfer_memory / share / len).max(BLOCKS_MIN);
         let capsules =
             Pool::new(capsule_data_max.max(ADMIN_CAPSULE_DATA_MAX) as usize, config.capsule_buffers.max(1));
-        let transfers = [
-            (Class::Small, Pool::new(SMALL_LEN, blocks(4, SMALL_LEN))),
-            (Class::Middle, Pool::new(MIDDLE_LEN, blocks(4, MIDDLE_LEN))),
-            (Class::Large, Pool::new(TRANSFER_LEN_MAX, blocks(2, TRANSFER_LEN_MAX))),
-        ];
+        let transfers = transfers(config);
         let compares_max = config.compares_max.max(1);
         let shares = Shares::new(|class| match class {
             Class::Capsule => capsules.blocks(),
             Class::Compare => compares_max,
-            Class::Small | Class::Middle | Class::Large => {
+            Class::Small | Class::Middle | Class::Large | Class::Huge => {
                 let pool = transfers.iter().find(|(of, _)| *of == class);
                 pool.map_or(0, |(_, pool)| pool.blocks())
             }
@@ -142,7 +136,7 @@ impl Buffers {
         Self {
             capsules,
             transfers,
-            compares: Pool::new(TRANSFER_LEN_MAX, compares_max * 2),
+            compares: Pool::new(config.transfer_len(), compares_max * 2),
             shares,
             connection_transfer_max: config.connection_transfer_max,
         }
@@ -285,6 +279,22 @@ impl Buffers {
     }
 }
 
+/// Half of the memory is for the largest transfers, a quarter for each of the others; where transfers may be longer than
+/// [`TRANSFER_LEN_MIN`], half is for those, and the others share what is left as they would share all.
+fn transfers(config: &TargetConfig) -> Vec<(Class, Pool)> {
+    let longest = config.transfer_len();
+    let has_huge = longest > TRANSFER_LEN_MIN;
+    let memory = if has_huge { config.transfer_memory / 2 } else { config.transfer_memory };
+    let pool = |share: usize, len: usize| Pool::new(len, (memory / share / len).max(BLOCKS_MIN));
+    let mut pools = vec![
+        (Class::Small, pool(4, SMALL_LEN)),
+        (Class::Middle, pool(4, MIDDLE_LEN)),
+        (Class::Large, pool(2, TRANSFER_LEN_MIN)),
+    ];
+    pools.extend(has_huge.then(|| (Class::Huge, pool(1, longest))));
+    pools
+}
+
 fn cut(pool: &Pool, len: usize) -> Option<Slice> {
     if len > pool.block_len() {
         return None;
@@ -306,14 +316,39 @@ mod tests {
         let small: Vec<Loan> = std::iter::from_fn(|| buffers.for_transfer(&holder, 512)).collect();
         assert_eq!(small.len(), 8 + 2 + 1, "an eighth of the blocks of every size");
         assert!(small.iter().all(|block| block.slice.len() == 512));
-        assert_eq!(buffers.memory_used(), 8 * SMALL_LEN + 2 * MIDDLE_LEN + TRANSFER_LEN_MAX);
+        assert_eq!(buffers.memory_used(), 8 * SMALL_LEN + 2 * MIDDLE_LEN + TRANSFER_LEN_MIN);
         drop(small);
         assert_eq!(buffers.memory_used(), 0);
         let large: Vec<Loan> =
-            std::iter::from_fn(|| buffers.for_transfer(&holder, TRANSFER_LEN_MAX)).collect();
+            std::iter::from_fn(|| buffers.for_transfer(&holder, TRANSFER_LEN_MIN)).collect();
         assert_eq!(large.len(), 1);
         assert!(buffers.for_transfer(&holder, 4096).is_some(), "the large ones leave the small ones alone");
-        assert!(buffers.for_transfer(&holder, TRANSFER_LEN_MAX + 1).is_none());
+        assert!(buffers.for_transfer(&holder, TRANSFER_LEN_MIN + 1).is_none());
+    }
+
+    /// What is longer than all targets take has blocks of its own: half of the memory, of which a connection gets an eighth.
+    #[test]
+    fn the_longest_transfers_have_half_of_the_memory() {
+        let config = TargetConfig { transfer_len_max: 1 << 20, ..TargetConfig::default() };
+        let mut buffers = Buffers::new(&config, 8192);
+        let count = |class: Class| {
+            buffers.transfers.iter().find(|(of, _)| *of == class).map_or(0, |(_, pool)| pool.blocks())
+        };
+        let blocks = [Class::Small, Class::Middle, Class::Large, Class::Huge].map(count);
+        assert_eq!(blocks, [2048, 512, 128, 32]);
+        let holder = buffers.connection_from(IpAddr::from([10, 0, 0, 1]));
+        let take =
+            |len: usize| -> Vec<Loan> { std::iter::from_fn(|| buffers.for_transfer(&holder, len)).collect() };
+        let huge = take(1 << 20);
+        assert_eq!(huge.len(), 4, "as much as one may have at once");
+        assert!(buffers.for_transfer(&holder, TRANSFER_LEN_MIN + 1).is_none());
+        assert!(buffers.for_transfer(&holder, (1 << 20) + 1).is_none());
+        drop(huge);
+        let (large, most) = (take(TRANSFER_LEN_MIN + 1), 1 << 20);
+        assert!(large.len() == 4 && large.iter().all(|loan| loan.len() == TRANSFER_LEN_MIN + 1));
+        drop(large);
+        assert!(buffers.can_lend(&[most; LOANS_MAX]) && !buffers.can_lend(&[most + 1]));
+        assert_eq!(buffers.memory_used(), 0);
     }
 
     #[test]
@@ -332,15 +367,15 @@ mod tests {
         let config = TargetConfig { transfer_memory: 1 << 20, ..TargetConfig::default() };
         let mut buffers = Buffers::new(&config, 8192);
         let holder = buffers.connection_from(IpAddr::from([10, 0, 0, 1]));
-        let two = [TRANSFER_LEN_MAX; 2];
-        assert!(buffers.can_lend(&two) && !buffers.can_lend(&[TRANSFER_LEN_MAX; 3]));
-        assert!(!buffers.can_lend(&[TRANSFER_LEN_MAX + 1]) && !buffers.can_lend(&[512; LOANS_MAX + 1]));
-        let wanted = [Some(TRANSFER_LEN_MAX as u32), Some(TRANSFER_LEN_MAX as u32), None, None];
+        let two = [TRANSFER_LEN_MIN; 2];
+        assert!(buffers.can_lend(&two) && !buffers.can_lend(&[TRANSFER_LEN_MIN; 3]));
+        assert!(!buffers.can_lend(&[TRANSFER_LEN_MIN + 1]) && !buffers.can_lend(&[512; LOANS_MAX + 1]));
+        let wanted = [Some(TRANSFER_LEN_MIN as u32), Some(TRANSFER_LEN_MIN as u32), None, None];
         let lent = buffers.for_service(&holder, &wanted).unwrap();
         assert_eq!(lent.iter().flatten().map(|loan| loan.len()).collect::<Vec<_>>(), two);
         assert_eq!(buffers.for_service(&holder, &wanted).unwrap_err(), 0, "now it holds something");
         drop(lent);
-        let other = buffers.for_transfer(&holder, TRANSFER_LEN_MAX).unwrap();
+        let other = buffers.for_transfer(&holder, TRANSFER_LEN_MIN).unwrap();
         assert!(buffers.for_service(&holder, &wanted).is_err(), "what its other commands have counts");
         drop(other);
         assert!(buffers.for_service(&holder, &wanted).is_ok());

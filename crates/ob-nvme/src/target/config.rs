@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Bytes of the largest transfer of one command, as Identify's MDTS says it: 32 pages of 4 KiB.
-pub const TRANSFER_LEN_MAX: usize = 128 << 10;
+/// Bytes of a transfer that every target takes, and of the largest one where nothing else is said: 32 pages of 4 KiB.
+pub const TRANSFER_LEN_MIN: usize = 128 << 10;
 
 /// An opcode of I/O queues that a service answers: see [`super::Target::next_foreign`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,10 +14,10 @@ pub struct ForeignOpcode {
 
 impl ForeignOpcode {
     /// A vendor's opcode (80h to FFh). Its two lowest bits say which way data goes, and how much it may be is said here; both
-    /// ways, what the host sends comes in the capsule. `None` for other opcodes, and for more than [`TRANSFER_LEN_MAX`].
+    /// ways, what the host sends comes in the capsule. `None` for other opcodes, and for more than [`TRANSFER_LEN_MIN`].
     #[must_use]
     pub const fn new(opcode: u8, data_len_max: u32) -> Option<Self> {
-        let is_served = opcode >= 0x80 && data_len_max as usize <= TRANSFER_LEN_MAX;
+        let is_served = opcode >= 0x80 && data_len_max as usize <= TRANSFER_LEN_MIN;
         if is_served { Some(Self { opcode, data_len_max }) } else { None }
     }
 
@@ -43,6 +43,9 @@ pub struct TargetConfig {
     pub connections_max: usize,
     /// Buffers for the data of capsules, all connections together.
     pub capsule_buffers: usize,
+    /// Bytes of the largest transfer of one command, as Identify's MDTS says it: a power of two, else the next smaller one is
+    /// meant, and [`TRANSFER_LEN_MIN`] at least. Half of the buffers are so long.
+    pub transfer_len_max: usize,
     /// Bytes of buffers for reads and for writes that are asked for by R2T, all connections together.
     pub transfer_memory: usize,
     /// Bytes of those that one connection may have at once.
@@ -51,7 +54,7 @@ pub struct TargetConfig {
     pub transfers_max: usize,
     /// Bytes of answers, besides payload, that wait to be sent on one connection before nothing more is read from it.
     pub unsent_max: usize,
-    /// The same for connections that are no I/O queue; one answer may be [`TRANSFER_LEN_MAX`] more.
+    /// The same for connections that are no I/O queue; one answer may be [`TRANSFER_LEN_MIN`] more.
     pub control_unsent_max: usize,
     /// Bytes that are taken with one receive from a connection that is no I/O queue.
     pub control_receive_len: usize,
@@ -84,6 +87,16 @@ pub struct TargetConfig {
 }
 
 impl TargetConfig {
+    /// The largest transfer in pages of 4 KiB, as MDTS has it: the power of two.
+    pub(super) fn transfer_shift(&self) -> u8 {
+        (self.transfer_len_max.max(TRANSFER_LEN_MIN) >> 12).ilog2() as u8
+    }
+
+    /// Bytes of the largest transfer.
+    pub(super) fn transfer_len(&self) -> usize {
+        4096 << self.transfer_shift()
+    }
+
     /// What is said of an opcode, if a service answers it.
     pub(super) fn foreign(&self, opcode: u8) -> Option<ForeignOpcode> {
         self.foreign.iter().find(|foreign| foreign.opcode == opcode).copied()
@@ -95,6 +108,7 @@ impl Default for TargetConfig {
         Self {
             connections_max: 1024,
             capsule_buffers: 1024,
+            transfer_len_max: TRANSFER_LEN_MIN,
             transfer_memory: 64 << 20,
             connection_transfer_max: 4 << 20,
             transfers_max: 64,

@@ -251,7 +251,7 @@ impl Target {
         let opcode = IoOpcode::try_from(entry.opcode).map_err(|_| invalid_opcode)?;
         let nsid = entry.namespace().0;
         let namespace = self.control.namespace(queue.controller, nsid)?;
-        let mut io = Io::parse(opcode, entry, namespace)?;
+        let mut io = Io::parse(opcode, entry, namespace, self.config.transfer_len())?;
         self.control.admit(queue, namespace, io.access())?;
         if matches!(io.place, Place::Foreign(_)) && (io.kind == IoKind::Compare || first.is_some()) {
             return Err(invalid_opcode);

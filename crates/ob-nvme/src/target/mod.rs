@@ -39,7 +39,7 @@ use ob_memory::ArenaSpan;
 use ob_wire_nvme::Status;
 
 pub use buffers::{LOANS_MAX, Loan, Loans, Ticket};
-pub use config::{ForeignOpcode, TRANSFER_LEN_MAX, TargetConfig};
+pub use config::{ForeignOpcode, TRANSFER_LEN_MIN, TargetConfig};
 pub use connection::ConnectionKey;
 pub use counts::TargetCounts;
 pub use foreign::{Answer, ForeignCommand, ForeignEvent, ForeignKey, LendError, ReadRefused};
@@ -58,6 +58,9 @@ use crate::plant::{self, Bug};
 
 /// Bytes offered for headers while large payload is on its way: what comes behind a header there is copied once.
 const RECEIVE_LEN_IN_TRANSFER: usize = 8 << 10;
+
+/// Bytes of payload that are received at a time: others are not to wait until a long one is there.
+const PAYLOAD_LEN_A_RECEIVE: usize = 128 << 10;
 
 /// A namespace whose reservations are to be saved: see [`Control::reservations`] and [`Target::reservations_saved`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +128,7 @@ impl Target {
     /// A target without connections. What it serves is in `control`.
     pub fn new(config: TargetConfig, mut control: Control) -> Self {
         control.set_foreign_opcodes(config.foreign.iter().map(|foreign| foreign.opcode()).collect());
+        control.set_transfer_shift(config.transfer_shift());
         Self {
             buffers: Buffers::new(&config, control.config().in_capsule_len),
             scratch: vec![0; config.receive_len.max(RECEIVE_LEN_IN_TRANSFER)],
@@ -231,7 +235,9 @@ impl Target {
         let slot = self.slots.get_mut(index as usize)?;
         let holder = self.buffers.connection_from(path.peer);
         let number = self.counts.accepted;
-        slot.connection = Some(Box::new(Connection::new(net, path, holder, now, number)));
+        let mut connection = Connection::new(net, path, holder, now, number);
+        connection.stream.set_data_max(self.config.transfer_len() as u32);
+        slot.connection = Some(Box::new(connection));
         Some(ConnectionKey { index, generation: slot.generation })
     }
 

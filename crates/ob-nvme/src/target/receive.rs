@@ -8,7 +8,7 @@ use ob_wire_nvme::{QueueId, Status, SubmissionEntry};
 use super::buffers::Loan;
 use super::connection::{ConnectionKey, Stall};
 use super::stream::{Payload, Peek, Purpose, Sink};
-use super::{RECEIVE_LEN_IN_TRANSFER, Target};
+use super::{PAYLOAD_LEN_A_RECEIVE, RECEIVE_LEN_IN_TRANSFER, Target};
 use crate::plant::{self, Bug};
 
 /// Byte offsets in the header of H2CData, to be named in a terminate request.
@@ -46,6 +46,10 @@ impl Target {
             if connection.may_transfer() { self.scratch.len() } else { self.config.control_receive_len };
         let len = len.min(most).min(self.scratch.len());
         let direct = connection.stream.direct().unwrap_or_default();
+        if direct.len() > PAYLOAD_LEN_A_RECEIVE {
+            // What comes behind that is payload, too.
+            return Some([direct.get_mut(..PAYLOAD_LEN_A_RECEIVE)?, &mut []]);
+        }
         Some([direct, self.scratch.get_mut(..len)?])
     }
 

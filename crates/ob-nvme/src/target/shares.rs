@@ -29,12 +29,13 @@ pub(super) enum Class {
     Small,
     Middle,
     Large,
+    Huge,
     /// Comparisons: a lease of this class is for both of their buffers.
     Compare,
 }
 
 /// How many there are.
-const CLASSES: usize = 5;
+const CLASSES: usize = 6;
 /// How much less than its account a connection gets: with this one gets an eighth of all blocks at most.
 const CONNECTION_CAUTION: u64 = 4;
 
@@ -135,7 +136,8 @@ pub(super) struct Shares {
 impl Shares {
     /// `blocks` says how many there are of a class.
     pub(super) fn new(blocks: impl Fn(Class) -> usize) -> Self {
-        let classes = [Class::Capsule, Class::Small, Class::Middle, Class::Large, Class::Compare];
+        let classes =
+            [Class::Capsule, Class::Small, Class::Middle, Class::Large, Class::Huge, Class::Compare];
         let blocks = classes.map(|class| u32::try_from(blocks(class)).unwrap_or(u32::MAX));
         Self { totals: Arc::default(), blocks, accounts: BTreeMap::new(), accounts_made: 0 }
     }

@@ -33,7 +33,7 @@ use ob_ebpf::hooks::STORAGE_DATA_LEN_MAX;
 use ob_files_card::LocalFiles;
 use ob_nvme::driver::ForeignService;
 use ob_nvme::target::control::{ControllerKey, SubsystemKey};
-use ob_nvme::target::{ForeignEvent, ForeignKey, ForeignOpcode, TRANSFER_LEN_MAX, Target};
+use ob_nvme::target::{ForeignEvent, ForeignKey, ForeignOpcode, TRANSFER_LEN_MIN, Target};
 use ob_programs::Limits;
 use ob_wire_nvme::Status;
 use ob_wire_nvme::pushdown::{DO, EXCHANGE, RECEIVE, SCRATCH_LEN, SEND};
@@ -97,7 +97,7 @@ impl Default for FunctionLimits {
 /// The opcodes that a target with functions serves: see [`ob_nvme::target::TargetConfig::foreign`].
 #[must_use]
 pub fn opcodes() -> Vec<ForeignOpcode> {
-    let whole = TRANSFER_LEN_MAX as u32;
+    let whole = TRANSFER_LEN_MIN as u32;
     let all = [(DO, 0), (SEND, whole), (RECEIVE, whole), (EXCHANGE, whole)];
     all.iter().filter_map(|(opcode, len)| ForeignOpcode::new(*opcode, *len)).collect()
 }
@@ -273,8 +273,8 @@ impl ForeignService for Functions {
 /// Bytes of the buffer that reads of up to `len` bytes need: blocks that they begin and end within are read whole.
 fn buffer_len(len: u32, block_len: u32) -> usize {
     let (len, block) = (len as usize, block_len.max(1) as usize);
-    (len.next_multiple_of(block) + block).min(TRANSFER_LEN_MAX)
+    (len.next_multiple_of(block) + block).min(TRANSFER_LEN_MIN)
 }
 
 const _: () = assert!(SCRATCH_LEN == ob_ebpf::hooks::STORAGE_SCRATCH_LEN as usize);
-const _: () = assert!(TRANSFER_LEN_MAX >= STORAGE_DATA_LEN_MAX as usize);
+const _: () = assert!(TRANSFER_LEN_MIN >= STORAGE_DATA_LEN_MAX as usize);

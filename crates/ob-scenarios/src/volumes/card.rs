@@ -74,7 +74,7 @@ impl Card {
             incarnation,
             tier: TierId(if plan.is_copied && number == 1 { 7 } else { 7 + number as u64 }),
             lock: LockId([9 + number as u8; 16]),
-            payload_max: ob_nvme::target::TRANSFER_LEN_MAX as u32,
+            payload_max: ob_volume::plans::PAYLOAD_MAX,
             hold: plan.hold,
             ..plan.port.clone()
         };

@@ -12,13 +12,12 @@ use ob_core::{Incarnation, Instant, ServerId};
 use ob_sim::{Failure, Report, Trace};
 use ob_split::host::{HostEnds, Port, PortError, PortEvent, PortOptions, PostError, Ticket};
 use ob_split::wire::{Completion, HeaderEntry};
-use ob_volume::card::SEGMENT_BLOCKS;
 use ob_volume::metadata::{Keys, MetadataStore};
 use ob_volume::plans::{PostedPlan, definitions};
 use ob_volume::press::Presser;
 use ob_volume::tier::{
-    AdminAnswer, AdminError, AdminRequest, PortNumber, Press, ServerStatus, Ticket as AdminTicket,
-    TierAction, TierConfig, TierCore, TierError, TierEvent, TierNews, TierStatus,
+    AdminAnswer, AdminError, AdminRequest, PortNumber, Press, SEGMENT_BLOCKS, ServerStatus,
+    Ticket as AdminTicket, TierAction, TierConfig, TierCore, TierError, TierEvent, TierNews, TierStatus,
 };
 
 use super::CHUNK_LEN;

@@ -42,9 +42,8 @@ use ob_core::{Clock, Instant, PoolId, VolumeId};
 use ob_format::volume::metadata::{Text, Volume, VolumeState};
 use ob_nvme::initiator::Error;
 use ob_sim::{Failure, Network, NodeId, Progress, Report, Rng, Scenario, Trace};
-use ob_volume::card::SEGMENT_BLOCKS;
 use ob_volume::metadata::Keys;
-use ob_volume::tier::TierConfig;
+use ob_volume::tier::{SEGMENT_BLOCKS, TierConfig};
 use ob_wire_nvme::NamespaceId;
 
 use client::{Client, Op};
@@ -151,6 +150,7 @@ impl Run {
         let rng = Rng::new(seed);
         let mut plan = Plan::draw(&mut rng.fork("plan"));
         plan.draw_tiers(&mut rng.fork("tiers"));
+        plan.draw_long(&mut rng.fork("long"));
         let network = Network::new(plan.net.clone(), rng.fork("net"), trace.clone());
         let store = SimMetadata::new(plan.store.clone(), rng.fork("store"), trace.clone(), plan.is_embedded)?;
         let seen = Seen::default();

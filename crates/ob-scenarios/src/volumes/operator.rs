@@ -6,9 +6,8 @@
 use ob_core::{BlockLen, Instant};
 use ob_format::volume::metadata::{Class, Text};
 use ob_sim::{Failure, Report, Rng};
-use ob_volume::card::SEGMENT_BLOCKS;
 use ob_volume::tier::{
-    AdminAnswer, AdminError, AdminRequest, NEW_CHUNK_LEN_MIN, NewVolume, Ticket, VolumeHealth,
+    AdminAnswer, AdminError, AdminRequest, NEW_CHUNK_LEN_MIN, NewVolume, SEGMENT_BLOCKS, Ticket, VolumeHealth,
 };
 
 use super::judge::{Asked, History, Said};

@@ -10,8 +10,9 @@ use ob_format::volume::metadata::Class;
 use ob_nvme::target::TargetConfig;
 use ob_sim::{DiskPlan, NetPlan, PerMillion, Rng};
 use ob_split::card::PortConfig;
-use ob_volume::card::{Patience, SEGMENT_BLOCKS};
-use ob_volume::tier::Placement;
+use ob_volume::card::Patience;
+use ob_volume::plans::PAYLOAD_MAX;
+use ob_volume::tier::{Placement, SEGMENT_BLOCKS};
 
 use super::store::StorePlan;
 
@@ -22,7 +23,9 @@ pub(super) const SEGMENTS: u64 = 2;
 
 /// The shortest lease that there can be.
 const LEASE: Duration = Duration::from_secs(2);
-/// Blocks of the longest request.
+/// Bytes of a disk that is soon full.
+const CAPACITY_SMALL: u64 = 4 << 20;
+/// Blocks of the longest request, but for seeds that are about long ones.
 const REQUEST_BLOCKS_MAX: u32 = 24;
 
 /// What holds for a whole run.
@@ -179,7 +182,7 @@ impl Plan {
         let hold = Duration::from_millis(pick(rng, &[4000, 10_000, 1500]));
         // A sixth of the pools is soon full: ledgers take two megabytes.
         let is_roomy = !rng.one_in(6);
-        let capacity = if is_roomy { 24 << 20 } else { 4 << 20 };
+        let capacity = if is_roomy { 24 << 20 } else { CAPACITY_SMALL };
         let disks = (0..servers).map(|_| disk(rng, capacity)).collect();
         let slots = pick(rng, &[64, 8, 3]);
         // Where blocks are emptied, too, histories are judged by a search, which wants them to be simple.
@@ -268,6 +271,25 @@ impl Plan {
         self.placement = pick(rng, &[Placement::Split, Placement::Split, Placement::Split, Placement::Host]);
         self.has_operator = rng.one_in(5);
         self.operator_one_in = pick(rng, &[300, 1000, 3000]);
+    }
+
+    /// In some seeds, requests as long as there are, over as many blocks: of many records, and in many chunks.
+    pub(super) fn draw_long(&mut self, rng: &mut Rng) {
+        let has_room = self.disks.iter().all(|disk| disk.capacity > CAPACITY_SMALL);
+        if !rng.one_in(12) || !has_room {
+            return;
+        }
+        let longest = u64::from(PAYLOAD_MAX / BlockLen::Large.bytes());
+        (self.blocks, self.request_blocks) = (longest + 8, longest);
+        self.window = self.window.min(3);
+        self.target.transfer_len_max = PAYLOAD_MAX as usize;
+        self.target.compares_max = 1;
+        // What is so long takes its time, and whoever has it to make durable has more of that.
+        self.net.window = 64 << 10;
+        self.net.latency = Duration::from_micros(5)..Duration::from_micros(500);
+        self.patience = Patience::default();
+        // Nobody reads so many blocks again and again to find what has rotted.
+        self.set_weight(Fault::Rot, 0);
     }
 
     fn set_weight(&mut self, of: Fault, weight: u64) {

@@ -19,6 +19,9 @@ const OWN: usize = 5;
 /// The first of these.
 const FIRST_OWN: u8 = 1;
 
+/// Pieces that flights keep which are over, together: those of a long read in many small records are a quarter of a megabyte.
+const SPARE_PIECES_MAX: usize = 8192;
+
 /// A plan under way. One that is over finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlightKey {
@@ -191,6 +194,8 @@ pub(super) struct Flights {
     /// Flights that are over, whose memory is used again.
     #[expect(clippy::vec_box, reason = "they go to their berths as they are, and are long")]
     spare: Vec<Box<Flight>>,
+    /// Pieces of these.
+    spare_pieces: usize,
     flights_max: usize,
 }
 
@@ -483,7 +488,7 @@ impl Flight {
 impl Flights {
     pub(super) fn new(flights_max: u32) -> Self {
         let flights_max = (flights_max as usize).min(usize::from(u16::MAX));
-        Self { berths: Vec::new(), free: Vec::new(), spare: Vec::new(), flights_max }
+        Self { berths: Vec::new(), free: Vec::new(), spare: Vec::new(), spare_pieces: 0, flights_max }
     }
 
     /// How many there are.
@@ -503,6 +508,7 @@ impl Flights {
         let berth = self.berths.get_mut(usize::from(index))?;
         berth.is_taken = true;
         let flight = self.spare.pop().unwrap_or_else(|| Box::new(Flight::new()));
+        self.spare_pieces -= flight.pieces.len();
         Some((FlightKey { index, generation: berth.generation }, flight))
     }
 
@@ -524,10 +530,14 @@ impl Flights {
     }
 
     /// It is over: what it has is kept for another. It is counted until [`Flights::forget`].
-    pub(super) fn end(&mut self, key: FlightKey, flight: Box<Flight>) {
+    pub(super) fn end(&mut self, key: FlightKey, mut flight: Box<Flight>) {
         if let Some(berth) = self.berths.get_mut(usize::from(key.index)) {
             berth.generation = berth.generation.wrapping_add(1).max(1);
         }
+        if self.spare_pieces + flight.pieces.len() > SPARE_PIECES_MAX {
+            flight.pieces = Vec::new();
+        }
+        self.spare_pieces += flight.pieces.len();
         self.spare.push(flight);
     }
 

@@ -31,7 +31,7 @@ use crate::plans::{
     Copy, Given, Index, Move, PIECE_LEN, Part, Ranges, Run, TAKE_BASE, TAKE_SLOT_LEN, VolumePlan,
 };
 use crate::wire::{Answer, MAGIC, Reply, ReplyMessage, Request, RequestMessage};
-use blocks::{blocks_of_write, check_read, piece_fits, pieces_of, place_of_run};
+use blocks::{Blocks, blocks_of_write, check_read, lba_of, piece_fits, pieces_of, place_of_run};
 use maintenance::{Looked, Moving, memory_of_look, memory_of_move, word_of};
 use verify::sought_record;
 
@@ -39,8 +39,6 @@ mod blocks;
 mod maintenance;
 mod verify;
 
-/// Blocks of a segment, of both lengths that blocks have.
-pub const SEGMENT_BLOCKS: u64 = 1 << 23;
 /// Slots that are set at once.
 const SLOTS_MAX: usize = 1 << 15;
 /// Chunks whose end the host has not been told of yet; each is told of once, so there are no more than slots.
@@ -201,12 +199,17 @@ impl VolumeDialect {
             kind: RecordKind::Write,
             sequence,
             version: sequence,
-            lba: Lba(blocks.lba.0 + first),
+            lba: Lba(self.lba_of(plan, &blocks)?.0 + first),
             blocks: blocks.count.saturating_sub(first).min(piece_blocks),
             found,
             ranges: None,
         };
         self.place_record(plan, piece, &record, before)
+    }
+
+    /// The first block of a write in its chunk's segment.
+    fn lba_of(&self, plan: &Posted<'_>, blocks: &Blocks) -> Result<Lba, Reject> {
+        lba_of(blocks, self.chunks.get(&plan.slot).ok_or(HOSTILE)?.name.segment)
     }
 
     fn place_read(&mut self, member: Option<u8>, run: Run) -> Result<Place, Reject> {
@@ -264,6 +267,7 @@ impl VolumeDialect {
         match *volume_plan {
             VolumePlan::Write { part, sequence, .. } => {
                 let blocks = blocks_of_write(plan, part)?;
+                self.lba_of(plan, &blocks)?;
                 let count = pieces_of(&blocks)?;
                 let last = sequence.count().checked_add(u64::from(count)).ok_or(HOSTILE)?;
                 if last > Sequence::COUNT_END {
@@ -288,6 +292,7 @@ impl VolumeDialect {
             VolumePlan::Call { .. } | VolumePlan::Copy(_) => Ok(Pieces { count: 1, told: Told::Reply }),
             VolumePlan::Given(given) => {
                 let blocks = blocks_of_write(plan, given.part)?;
+                self.lba_of(plan, &blocks)?;
                 let count = pieces_of(&blocks)?;
                 let last = given.sequence.count().checked_add(u64::from(count)).ok_or(HOSTILE)?;
                 let fits = (0..count).all(|piece| piece_fits(&given, &blocks, piece));

@@ -12,5 +12,5 @@ mod copy;
 mod dialect;
 mod front;
 
-pub use dialect::{Patience, SEGMENT_BLOCKS, VolumeDialect};
+pub use dialect::{Patience, VolumeDialect};
 pub use front::{VolumeFront, VolumeFrontCounts};

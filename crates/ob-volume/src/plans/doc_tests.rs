@@ -126,4 +126,5 @@ fn constants_are_the_documents() {
     assert!(split.contains("from 2³¹ on"));
     assert!(DOCUMENT.contains(&format!("at most `LOOK_BYTES_MAX` = {LOOK_BYTES_MAX} bytes")));
     assert!(DOCUMENT.contains(&format!("`LOOK_ENTRIES_MAX` = {LOOK_ENTRIES_MAX}")));
+    assert!(DOCUMENT.contains(&format!("and of each piece, {GIVEN_MAX} at most")));
 }

@@ -7,14 +7,17 @@ use ob_split::wire::{Answers, Handle, PlanEntry, Slot, Step};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{ArgumentsError, COMMAND_BLOCKS_MAX, Part, PostedPlan, check_sequence, count, id, scratch};
+use super::{
+    ArgumentsError, COMMAND_BLOCKS_MAX, PAYLOAD_MAX, PIECE_LEN, Part, PostedPlan, check_sequence, count, id,
+    scratch,
+};
 
 /// Bytes of the arguments before the pieces.
 pub(super) const GIVEN_LEN: usize = 16;
 /// Bytes of a piece.
 pub(super) const EACH_GIVEN_LEN: usize = 16;
-/// Most pieces of a plan.
-pub const GIVEN_MAX: usize = 14;
+/// Most pieces of a plan: those of the longest payload.
+pub const GIVEN_MAX: usize = (PAYLOAD_MAX / PIECE_LEN) as usize;
 
 layout!(GivenBody, GIVEN_LEN, { sequence: U64, first: U32, blocks: U32 });
 layout!(GivenPieceBody, EACH_GIVEN_LEN, { at: U64, stored: U32, encoding: U32 });

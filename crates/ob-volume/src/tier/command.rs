@@ -21,7 +21,7 @@ use super::segments::Own;
 use super::store::RETRY;
 use super::{PortNumber, TierAction, TierError};
 use crate::effort::{Latency, effort};
-use crate::plans::{HOST_HANDLES, Part, PostedPlan, RUNS_MAX, Run, piece_blocks, pieces};
+use crate::plans::{HOST_HANDLES, Part, PostedPlan, Run, piece_blocks, pieces};
 
 /// Blocks of a command that one plan is about, and where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -541,7 +541,7 @@ impl TierCore {
             }
         }
         let is_careful = self.commands.get(&handle.0).is_some_and(|command| command.is_careful);
-        let runs_max = if is_careful { 1 } else { RUNS_MAX };
+        let runs_max = if is_careful { 1 } else { self.port.as_ref().map_or(1, |port| port.runs_max) };
         let mut runs = Vec::new();
         let mut rest = part;
         while rest.blocks > 0 && runs.len() < runs_max {

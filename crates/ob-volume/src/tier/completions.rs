@@ -52,7 +52,9 @@ impl TierCore {
             }
             Posted::Read { part, sole, runs, is_last } => {
                 self.note_rotten_run(now, &runs, completion);
-                self.read_done(now, handle, part, sole, completion, is_last);
+                if !self.is_read_too_long(handle, part, runs.len(), completion) {
+                    self.read_done(now, handle, part, sole, completion, is_last);
+                }
                 Ok(())
             }
             Posted::Take => {
@@ -239,6 +241,20 @@ impl TierCore {
         if let Some(command) = self.commands.get_mut(&handle.0) {
             command.fail(status);
         }
+    }
+
+    /// Whether a read was of more records than the card ever has memory for: then it is done in parts, and so are those that follow.
+    fn is_read_too_long(&mut self, handle: Handle, part: Part, runs: usize, completion: &Completion) -> bool {
+        // Before the first step it is refused for nothing else.
+        let is_refused = completion.status == CompletionStatus::Refused && completion.word == 0;
+        let Some(port) = self.port.as_mut().filter(|_| is_refused && runs > 1) else { return false };
+        port.runs_max = port.runs_max.min(runs / 2).max(1);
+        self.unpin(handle);
+        if let Some(command) = self.commands.get_mut(&handle.0) {
+            command.put_back(part);
+            self.ready.push_back(handle);
+        }
+        true
     }
 
     fn read_done(

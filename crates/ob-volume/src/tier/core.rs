@@ -32,7 +32,7 @@ use super::status::{Counts, Trouble};
 use super::store::{Phase, RETRY, Store};
 use super::volumes::Watch;
 use super::{PortNumber, TierAction, TierConfig, TierConfigError, TierError, TierEvent};
-use crate::plans::PostedPlan;
+use crate::plans::{PostedPlan, RUNS_MAX};
 
 /// A tier hears of something more often than that, unless its machine sleeps.
 const ASLEEP: Duration = Duration::from_secs(3);
@@ -43,6 +43,8 @@ pub(super) struct OpenPort {
     pub(super) welcome: Welcome,
     /// Plans under way.
     pub(super) plans: u32,
+    /// Most runs of a plan: no more than its card has memory for at once, as far as that has shown.
+    pub(super) runs_max: usize,
 }
 
 /// What a command waits for.
@@ -54,8 +56,8 @@ pub(super) enum Line {
     Slotless,
     /// A chunk server.
     Memberless,
-    /// Room for its payload.
-    Payloads,
+    /// Room for its payload of so many bytes.
+    Payloads { len: u64 },
     /// A segment, or a chunk of it.
     Segment(SegmentName),
 }
@@ -375,7 +377,7 @@ impl TierCore {
             return Err(TierError::Port(port));
         }
         self.tier = Some(welcome.tier);
-        self.port = Some(OpenPort { welcome, plans: 0 });
+        self.port = Some(OpenPort { welcome, plans: 0, runs_max: RUNS_MAX });
         // Before that nobody knows whose they are.
         if self.pool.is_some() {
             self.connect_servers(now);
@@ -464,7 +466,7 @@ impl TierCore {
             Line::Unleased => &mut self.unleased,
             Line::Slotless => &mut self.slotless,
             Line::Memberless => &mut self.memberless,
-            Line::Payloads => &mut self.takes.waiting,
+            Line::Payloads { len } => self.takes.waiting(len),
             Line::Segment(name) => match self.segments.get_mut(&name) {
                 Some(segment) => &mut segment.waiting,
                 None => return,

@@ -16,7 +16,9 @@ use ob_wire_nvme::Status;
 use super::command::{Posted, Span};
 use super::core::{Line, TierCore};
 use super::{PortNumber, TierAction};
-use crate::plans::{ArgumentsError, GivenPiece, PIECE_LEN, Part, PostedPlan, TAKE_BASE, TAKE_SLOT_LEN};
+use crate::plans::{
+    ArgumentsError, GivenPiece, PAYLOAD_MAX, PIECE_LEN, Part, PostedPlan, TAKE_BASE, TAKE_SLOT_LEN,
+};
 
 /// Where payloads of writes are made what is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,18 +33,22 @@ pub enum Placement {
 impl Placement {
     /// All of them, as they are written.
     pub const NAMES: &'static [(&'static str, Self)] = &[("split", Self::Split), ("host", Self::Host)];
-    /// Payloads that the host has at a time.
+    /// Payloads of one slot that the host has at a time, and longer ones.
     pub const SLOTS: u16 = 128;
+    const LONG: u16 = 8;
 
     /// Bytes of each area that payloads take, with what comes before them.
     #[must_use]
     pub const fn area_len(self) -> Option<u64> {
         match self {
             Self::Split => None,
-            Self::Host => Some(TAKE_BASE + Self::SLOTS as u64 * TAKE_SLOT_LEN),
+            Self::Host => Some(slot_at(Self::SLOTS + Self::LONG * LONG_SLOTS)),
         }
     }
 }
+
+/// Slots that a payload has which is longer than one: as many as the longest needs, and all side by side.
+const LONG_SLOTS: u16 = (PAYLOAD_MAX as u64 / TAKE_SLOT_LEN) as u16;
 
 /// What is to be made of a payload before it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,18 +76,46 @@ impl Press {
     }
 }
 
-/// Slots of both areas that no command has.
+/// Slots of both areas that no command has. Those of longer payloads lie behind the others, and have a line of their own: nobody waits
+/// for several.
 #[derive(Debug, Default)]
 pub(super) struct TakeSlots {
+    short: Takes,
+    long: Takes,
+}
+
+/// Places of one length.
+#[derive(Debug, Default)]
+struct Takes {
+    /// By the number of their first slot.
     free: Vec<u16>,
     /// Commands that wait for one.
-    pub(super) waiting: VecDeque<Handle>,
+    waiting: VecDeque<Handle>,
 }
 
 impl TakeSlots {
     pub(super) fn new(placement: Placement) -> Self {
-        let count = if placement == Placement::Host { Placement::SLOTS } else { 0 };
-        Self { free: (0..count).rev().collect(), waiting: VecDeque::new() }
+        if placement == Placement::Split {
+            return Self::default();
+        }
+        let long = (0..Placement::LONG).map(|number| Placement::SLOTS + number * LONG_SLOTS);
+        Self {
+            short: Takes { free: (0..Placement::SLOTS).rev().collect(), waiting: VecDeque::new() },
+            long: Takes { free: long.rev().collect(), waiting: VecDeque::new() },
+        }
+    }
+
+    const fn of_payload(&mut self, len: u64) -> &mut Takes {
+        if len > TAKE_SLOT_LEN { &mut self.long } else { &mut self.short }
+    }
+
+    const fn of_slot(&mut self, slot: u16) -> &mut Takes {
+        if slot >= Placement::SLOTS { &mut self.long } else { &mut self.short }
+    }
+
+    /// Commands that wait for a place of such a length.
+    pub(super) const fn waiting(&mut self, len: u64) -> &mut VecDeque<Handle> {
+        &mut self.of_payload(len).waiting
     }
 }
 
@@ -94,11 +128,13 @@ impl TierCore {
     pub(super) fn has_payload(&mut self, handle: Handle) -> bool {
         let Some(command) = self.commands.get(&handle.0) else { return false };
         let len = u64::from(command.blocks) * u64::from(command.block_len.bytes());
-        if self.config.placement == Placement::Split || command.taken.is_some() || len > TAKE_SLOT_LEN {
+        // No card gives a longer one than the longest.
+        let stays = self.config.placement == Placement::Split || len > u64::from(PAYLOAD_MAX);
+        if stays || command.taken.is_some() {
             return true;
         }
-        let Some(slot) = self.takes.free.pop() else {
-            self.line_up(Line::Payloads, handle);
+        let Some(slot) = self.takes.of_payload(len).free.pop() else {
+            self.line_up(Line::Payloads { len }, handle);
             return false;
         };
         let Some(command) = self.commands.get_mut(&handle.0) else { return false };
@@ -125,9 +161,10 @@ impl TierCore {
     /// Nothing more is read of a command's payload.
     pub(super) fn give_payload_back(&mut self, taken: Option<u16>) {
         if let Some(slot) = taken {
-            self.takes.free.push(slot);
+            let takes = self.takes.of_slot(slot);
+            takes.free.push(slot);
             // Some were answered while they waited: the slot is for one that was not.
-            while let Some(handle) = self.takes.waiting.pop_front() {
+            while let Some(handle) = takes.waiting.pop_front() {
                 let command = self.commands.get(&handle.0);
                 if command.is_some_and(|command| command.posted == Posted::Nothing && command.taken.is_none())
                 {

@@ -27,7 +27,7 @@ use ob_split::card::{PortConfig, RECORD_BLOCK_LEN, RetainedCounts, SplitCard};
 use ob_split::engine::SoftEngine;
 use ob_split::wire::PlanId;
 use ob_volume::card::{Patience, VolumeDialect, VolumeFront, VolumeFrontCounts};
-use ob_volume::plans::id;
+use ob_volume::plans::{PAYLOAD_MAX, id};
 use ob_wire_nvme::NamespaceId;
 
 use super::VolumesError;
@@ -205,6 +205,9 @@ impl VolumesCard {
         let limits = TargetConfig {
             connections_max: CONNECTIONS_MAX as usize,
             capsule_buffers: 512,
+            transfer_len_max: PAYLOAD_MAX as usize,
+            // No volume compares anything.
+            compares_max: 1,
             ..TargetConfig::default()
         };
         let target = Target::new(limits, control);
@@ -475,7 +478,7 @@ fn port_config(config: &CardConfig) -> PortConfig {
     // Five eighths are records, a quarter is replies and what is copied, and the rest is for headers, and to know what is retained.
     let (_, records) = blocks(20, RECORD_BLOCK_LEN);
     PortConfig {
-        payload_max: ob_nvme::target::TRANSFER_LEN_MAX as u32,
+        payload_max: PAYLOAD_MAX,
         handles_max: MESSAGES_MAX,
         plans_max: MESSAGES_MAX,
         channels_max: CHANNELS_MAX,

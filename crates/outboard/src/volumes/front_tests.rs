@@ -13,6 +13,7 @@ use ob_nvme::target::control::{Backing, Control, ControlConfig, NamespaceSpec, S
 use ob_nvme::target::{Target, TargetConfig};
 use ob_split::card::{Arrived, Front as _, FrontAnswer, FrontKey};
 use ob_volume::card::VolumeFront;
+use ob_volume::plans::PAYLOAD_MAX;
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::io::BlockCommand;
 use ob_wire_nvme::text::Nqn;
@@ -67,8 +68,13 @@ impl Rig {
         let spec = SubsystemSpec::open(Nqn::new(NQN).unwrap(), "1");
         let subsystem = control.add_subsystem(spec).unwrap();
         control.add_namespace(subsystem, &namespace(1)).unwrap();
-        let target =
-            Target::new(TargetConfig { transfer_memory: 4 << 20, ..TargetConfig::default() }, control);
+        let limits = TargetConfig {
+            transfer_memory: 4 << 20,
+            transfer_len_max: PAYLOAD_MAX as usize,
+            compares_max: 1,
+            ..TargetConfig::default()
+        };
+        let target = Target::new(limits, control);
         let front = Rc::new(RefCell::new(VolumeFront::new(hold)));
         let net = TcpNet::new(&handle, 64);
         let driver = TargetDriver::with_service(net, NoDevices, target, Rc::clone(&front));
@@ -183,8 +189,10 @@ fn reads_and_writes_of_every_length_go_through_and_leave_nothing() {
     rig.kept_back = 3;
     let client = |disk: Namespace| {
         block_on(async {
-            // The longest transfers are several commands.
-            for (start, blocks, seed) in [(0, 1, 1), (5, 32, 2), (40, 100, 3), (4095, 1, 4)] {
+            // The longest transfer is a command, and what is longer several.
+            for (start, blocks, seed) in
+                [(0, 1, 1), (5, 32, 2), (600, 300, 5), (1000, 256, 6), (40, 100, 3), (4095, 1, 4)]
+            {
                 disk.write(start, bytes(blocks, seed)).await.unwrap();
                 assert_eq!(disk.read(start, blocks as u64).await.unwrap(), bytes(blocks, seed));
             }
@@ -203,6 +211,10 @@ fn reads_and_writes_of_every_length_go_through_and_leave_nothing() {
     rig.turn();
     assert!(rig.front.borrow().is_idle());
     assert_eq!((rig.driver.target().memory_used(), rig.driver.target().counts().in_flight), (0, 0));
+    for seen in [(600, 256), (856, 44), (1000, 256), (40, 100)] {
+        let is_it = |(_, start, blocks): &&(u8, u64, u32)| (*start, *blocks) == seen;
+        assert_eq!(rig.seen.iter().filter(is_it).count(), 2, "{seen:?}");
+    }
 }
 
 #[test]

@@ -92,6 +92,11 @@ impl Control {
         self.foreign_opcodes = opcodes;
     }
 
+    /// Says how long transfers are at most: `4096 << shift` bytes (MDTS).
+    pub(in crate::target) fn set_transfer_shift(&mut self, shift: u8) {
+        self.transfer_shift = shift;
+    }
+
     /// Says that a namespace takes space as it is written (THINP), and where the bytes are counted that it has taken (NUSE).
     pub fn count_taken(
         &mut self,

@@ -17,7 +17,7 @@ use super::async_event::HELD_MAX;
 use super::connect::KEEP_ALIVE_UNIT_MS;
 use super::controller::{Controller, ERROR_ENTRIES, Role};
 use super::subsystem::{Namespace, Subsystem};
-use super::{Control, ControlConfig, Request, Verdict};
+use super::{ANSWER_SHIFT, Control, ControlConfig, Request, Verdict};
 
 /// What this target does with data: ONCS.
 const COMMANDS: u16 = command_support::COMPARE
@@ -136,6 +136,7 @@ impl View<'_> {
             write_cache: write_cache::FLUSH_ALL_REFUSED | write_cache::PRESENT,
             log_attributes: log_support::EFFECTS | log_support::EXTENDED,
             ana_groups: config.ana_groups_max,
+            transfer_max: self.control.transfer_shift,
             serial: &spec.serial,
             model: &spec.model,
             firmware: &spec.firmware,
@@ -163,7 +164,7 @@ fn base<'a>(
         model: "Outboard discovery",
         firmware: env!("CARGO_PKG_VERSION"),
         multipath: 0,
-        transfer_max: config.transfer_shift,
+        transfer_max: ANSWER_SHIFT,
         async_events: async_event::DISCOVERY,
         async_event_limit: HELD_MAX as u8,
         keep_alive_100ms: (KEEP_ALIVE_UNIT_MS / 100) as u16,

@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 use super::async_event::Event;
 use super::controller::{Controller, ERROR_ENTRIES, Role};
 use super::subsystem::Subsystem;
-use super::{Control, Request, Verdict, ana, discovery, reserve};
+use super::{ANSWER_SHIFT, Control, Request, Verdict, ana, discovery, reserve};
 
 const INVALID: Status = Status::INVALID_FIELD.with_do_not_retry();
 
@@ -35,8 +35,7 @@ const DISCOVERY_LOGS: [LogPage; 4] =
 pub(super) fn command(control: &mut Control, request: &Request<'_>) -> Result<Verdict, Status> {
     let wanted = GetLogPage::parse(request.command)?;
     let page = wanted.log_page()?;
-    let transfer_max = 4096_u64 << control.config.transfer_shift;
-    if wanted.len > transfer_max {
+    if wanted.len > 4096_u64 << ANSWER_SHIFT {
         return Err(INVALID);
     }
     if wanted.len > u64::from(request.transfer_len) {

@@ -269,9 +269,15 @@ pub struct Control {
     random: Option<Random>,
     /// Opcodes of I/O queues that a service answers.
     foreign_opcodes: Vec<u8>,
+    /// MDTS of controllers of subsystems: a transfer has at most `4096 << this` bytes.
+    transfer_shift: u8,
     /// No timer of any controller fires before this.
     due: Option<Instant>,
 }
+
+/// An answer to a command that is none of I/O has at most `4096 << this` bytes, whatever MDTS says: there is no longer one, and it
+/// lies in memory that nobody is lent. It is MDTS of discovery, which has no other commands.
+const ANSWER_SHIFT: u8 = 5;
 
 /// Bits of a [`ControllerKey`] that hold the slot.
 const SLOT_BITS: u32 = 16;
@@ -298,6 +304,7 @@ impl Control {
             events: VecDeque::new(),
             random: None,
             foreign_opcodes: Vec::new(),
+            transfer_shift: ANSWER_SHIFT,
             due: None,
         }
     }

@@ -13,7 +13,7 @@ use super::async_event::Event;
 use super::controller::{Controller, Role};
 use super::reservation::{Outcome, ReservationState};
 use super::spec::{ControllerKey, SubsystemKey};
-use super::{Control, ControlEvent, Namespace, Request, Verdict, ana};
+use super::{ANSWER_SHIFT, Control, ControlEvent, Namespace, Request, Verdict, ana};
 
 /// Notifications that wait for a host at most; the oldest are lost first.
 const NOTICES_MAX: usize = 255;
@@ -67,7 +67,7 @@ fn report(control: &Control, request: &Request<'_>) -> Result<Verdict, Status> {
     if wanted.len > u64::from(request.transfer_len) {
         return Err(Status::INVALID_SGL_LENGTH.with_do_not_retry());
     }
-    if wanted.len > 4096_u64 << control.config.transfer_shift {
+    if wanted.len > 4096_u64 << ANSWER_SHIFT {
         return Err(Status::INVALID_FIELD.with_do_not_retry());
     }
     let namespace = control.namespace(request.queue.controller, place.nsid)?;

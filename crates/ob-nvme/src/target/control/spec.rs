@@ -84,8 +84,6 @@ pub struct ControlConfig {
     pub ana_transition_time: Duration,
     /// Data that an I/O capsule may bring along, in bytes, a multiple of 16.
     pub in_capsule_len: u32,
-    /// MDTS: a transfer has at most `4096 << this` bytes.
-    pub transfer_shift: u8,
     /// WZSL: Write Zeroes covers at most `4096 << this` bytes; 0 for no limit.
     pub write_zeroes_shift: u8,
     /// DMRSL and DMSL: Dataset Management is to name at most so many blocks; not 0.
@@ -113,7 +111,6 @@ impl Default for ControlConfig {
             ana_groups_max: 32,
             ana_transition_time: Duration::from_secs(10),
             in_capsule_len: 8192,
-            transfer_shift: 5,
             // As much as a command can name of the smallest blocks: the target cuts long ones by itself. Linux takes none
             // for MDTS, and cuts off what does not fit into a command's number of blocks.
             write_zeroes_shift: 13,

@@ -15,7 +15,7 @@ use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::io::{BlockCommand, DatasetManagement, RANGES_MAX, RangeLayout};
 use ob_wire_nvme::{Status, SubmissionEntry};
 
-use super::config::TRANSFER_LEN_MAX;
+use super::config::TRANSFER_LEN_MIN;
 use super::control::{Access, IoCount, Namespace, NamespaceKey};
 use super::flight::FlightKey;
 
@@ -72,11 +72,12 @@ pub(super) struct Io {
 }
 
 impl Io {
-    /// Reads a command, and checks it against the namespace that it names.
+    /// Reads a command, and checks it against the namespace that it names, and the longest transfer that there is.
     pub(super) fn parse(
         opcode: IoOpcode,
         entry: &SubmissionEntry,
         namespace: &Namespace,
+        transfer_len_max: usize,
     ) -> Result<Self, Status> {
         let kind = match opcode {
             IoOpcode::Read => IoKind::Read,
@@ -102,7 +103,7 @@ impl Io {
             }
         }
         let has_data = matches!(kind, IoKind::Read | IoKind::Write | IoKind::Compare);
-        if has_data && io.len > TRANSFER_LEN_MAX as u64 {
+        if has_data && io.len > transfer_len_max as u64 {
             return Err(Status::INVALID_FIELD.with_do_not_retry());
         }
         Ok(io)
@@ -162,7 +163,7 @@ impl Io {
 
     /// Bytes that Verify reads next.
     pub(super) fn chunk_len(&self) -> u64 {
-        (self.len - self.done.min(self.len)).min(TRANSFER_LEN_MAX as u64)
+        (self.len - self.done.min(self.len)).min(TRANSFER_LEN_MIN as u64)
     }
 
     /// What one operation does of a long range, from this byte of it on: its offset on the device and its length. Parts

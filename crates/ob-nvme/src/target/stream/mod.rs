@@ -20,7 +20,7 @@ use ob_wire_nvme::pdu::{
 
 pub(super) use output::Output;
 
-use super::config::TRANSFER_LEN_MAX;
+use super::config::TRANSFER_LEN_MIN;
 use super::flight::FlightKey;
 use super::shares::Lease;
 
@@ -101,7 +101,7 @@ impl Stream {
                 alignment: DataAlignment::DWORD,
                 // Until Connect says which queue this is: what Connect itself may bring.
                 capsule_data_max: ADMIN_CAPSULE_DATA_MAX,
-                data_max: TRANSFER_LEN_MAX as u32,
+                data_max: TRANSFER_LEN_MIN as u32,
             },
             framing: Framing { role: Role::Target, digests: Digests::NONE, alignment: DataAlignment::DWORD },
             is_open: false,
@@ -137,6 +137,11 @@ impl Stream {
 
     pub(super) fn set_capsule_data_max(&mut self, bytes: u32) {
         self.rules.capsule_data_max = bytes;
+    }
+
+    /// What it says as MAXH2CDATA.
+    pub(super) fn set_data_max(&mut self, bytes: u32) {
+        self.rules.data_max = bytes;
     }
 
     /// Whether a PDU has begun and is not complete.

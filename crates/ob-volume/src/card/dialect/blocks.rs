@@ -1,19 +1,19 @@
 //! Which blocks a plan is about: what its message's own header says, and whether the plan goes with that.
 
-use ob_core::{BlockLen, Lba};
+use ob_core::{BlockLen, Lba, SegmentId};
 use ob_split::card::{Message, Posted, Reject};
 use ob_wire_nvme::SubmissionEntry;
 use ob_wire_nvme::io::BlockCommand;
 use zerocopy::FromBytes;
 
-use super::{HOSTILE, SEGMENT_BLOCKS};
+use super::HOSTILE;
 use crate::plans::{Given, Part, Runs};
 
 /// The blocks of a message, as its plan has it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocks {
-    /// The first, within the segment.
-    pub(super) lba: Lba,
+    /// The first, of the volume.
+    pub(super) start: u64,
     pub(super) count: u32,
     pub(super) block_len: BlockLen,
     /// Where its bytes begin in the message's payload or answer.
@@ -40,11 +40,29 @@ pub(super) fn blocks_of_write(plan: &Posted<'_>, part: Option<Part>) -> Result<B
     if first.checked_add(count).is_none_or(|end| end > command.blocks) || count == 0 {
         return Err(HOSTILE);
     }
-    let start = (command.start + u64::from(first)) % SEGMENT_BLOCKS;
-    if start + u64::from(count) > SEGMENT_BLOCKS {
+    let start = command.start.checked_add(first.into()).ok_or(HOSTILE)?;
+    Ok(Blocks { start, count, block_len, from: first * block_len.bytes() })
+}
+
+/// Which block of its segment is the first. Nobody needs to say how many blocks a segment has: a power of two, and of those one at most puts
+/// a block into a segment that is not the first one.
+pub(super) fn lba_of(blocks: &Blocks, segment: SegmentId) -> Result<Lba, Reject> {
+    let number = u64::from(segment.0);
+    let (lba, end) = match blocks.start.checked_div(number) {
+        None => (blocks.start, u64::from(u32::MAX)),
+        Some(most) => {
+            let of_segment = 1u64 << most.checked_ilog2().ok_or(HOSTILE)?;
+            if blocks.start / of_segment != number {
+                return Err(HOSTILE);
+            }
+            (blocks.start % of_segment, of_segment.min(u32::MAX.into()))
+        }
+    };
+    // A command that goes on in the next segment is cut.
+    if lba.checked_add(blocks.count.into()).is_none_or(|behind| behind > end) {
         return Err(HOSTILE);
     }
-    Ok(Blocks { lba: Lba(start as u32), count, block_len, from: first * block_len.bytes() })
+    Ok(Lba(lba as u32))
 }
 
 pub(super) fn check_read(plan: &Posted<'_>, first: Option<u32>, runs: &Runs<'_>) -> Result<(), Reject> {

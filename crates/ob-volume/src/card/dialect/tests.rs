@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
 
-use ob_core::{ChunkId, ChunkName, Epoch, SegmentId, VolumeId};
+use ob_core::{BlockLen, ChunkId, ChunkName, Epoch, SegmentId, VolumeId};
 use ob_format::volume::{Record, TrimRange};
 use ob_split::card::{BEFORE_MAX, Message};
 use ob_split::wire::{HEADER_LEN, Handle, MEMBERS_MAX};
@@ -13,6 +13,7 @@ use zerocopy::IntoBytes;
 
 use super::*;
 use crate::plans::{PostedPlan, Run};
+use crate::tier::SEGMENT_BLOCKS;
 use crate::wire::{Refusal, check_records};
 
 const BLOCK: u32 = 4096;
@@ -151,6 +152,7 @@ fn a_write_becomes_records_that_a_chunk_server_takes() {
 #[test]
 fn a_part_of_a_write_has_its_own_blocks() {
     let mut dialect = dialect();
+    set_to_second_segment(&mut dialect);
     let command = Command::new(IoOpcode::Write, SEGMENT_BLOCKS + 100, 20);
     let part = Part { first: 3, blocks: 2 };
     let plan = PostedPlan::write(HANDLE, SLOT, 0, sequence(1), Some(part)).unwrap();
@@ -160,6 +162,35 @@ fn a_part_of_a_write_has_its_own_blocks() {
     let (_, bytes) = sent(&mut dialect, &posted, 0, &bytes_of(2, 1));
     let header = Record::decode(&bytes).unwrap().header;
     assert_eq!((header.lba, header.blocks), (Lba(103), 2), "counted within the segment");
+}
+
+fn set_to_second_segment(dialect: &mut VolumeDialect) {
+    let chunk = ChunkName { segment: SegmentId(1), ..NAME };
+    dialect.set(&Set { chunk, ..set(SetWhat::Append) }).unwrap();
+}
+
+/// Nobody says how many blocks segments have: it follows from the number of one that is not the first.
+#[test]
+fn a_block_is_counted_within_its_segment_however_long_those_are() {
+    let blocks = |start: u64, count: u32| Blocks { start, count, block_len: BlockLen::Small, from: 0 };
+    for shift in 10..32 {
+        let of_segment = 1u64 << shift;
+        for number in [0, 1, 2, 3, 5, 1000, u32::MAX] {
+            for lba in [0, 1, of_segment / 2 + 7, of_segment - 20] {
+                let start = u64::from(number) * of_segment + lba;
+                let found = lba_of(&blocks(start, 20), SegmentId(number));
+                assert_eq!(found, Ok(Lba(lba as u32)), "{number}, {of_segment}");
+            }
+            let behind = u64::from(number) * of_segment + of_segment - 19;
+            // Of the first one nothing says where it ends; its host knows.
+            assert_eq!(lba_of(&blocks(behind, 20), SegmentId(number)).is_ok(), number == 0);
+        }
+    }
+    // No power of two puts it there.
+    assert_eq!(lba_of(&blocks(3 << 10, 1), SegmentId(2)), Err(HOSTILE));
+    assert_eq!(lba_of(&blocks(4, 1), SegmentId(5)), Err(HOSTILE));
+    assert_eq!(lba_of(&blocks(u64::from(u32::MAX) - 3, 4), SegmentId(0)), Err(HOSTILE));
+    assert_eq!(lba_of(&blocks(u64::MAX - 3, 4), SegmentId(0)), Err(HOSTILE));
 }
 
 #[test]
@@ -173,8 +204,10 @@ fn plans_that_cannot_be_are_hostile() {
     let plan = PostedPlan::write(HANDLE, SLOT, 0, sequence(1), None).unwrap();
     assert_eq!(pieces(&mut dialect, &odd.posted(&plan)), Err(HOSTILE));
     // Beyond the segment: such a command is cut.
-    let across = Command::new(IoOpcode::Write, SEGMENT_BLOCKS - 2, 4);
+    let across = Command::new(IoOpcode::Write, 2 * SEGMENT_BLOCKS - 2, 4);
+    set_to_second_segment(&mut dialect);
     assert_eq!(pieces(&mut dialect, &across.posted(&plan)), Err(HOSTILE));
+    dialect.set(&set(SetWhat::Append)).unwrap();
     // More sequences than an epoch has.
     let last = PostedPlan::write(HANDLE, SLOT, 0, sequence(Sequence::COUNT_END - 1), None).unwrap();
     let long = Command::new(IoOpcode::Write, 0, 20);

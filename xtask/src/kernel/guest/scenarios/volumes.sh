@@ -11,6 +11,13 @@ check connect connect
 check size sixteen_gibibytes
 check thin is_thin
 check raw verified_io "$DEVICE" 64
+# The longest request is one command.
+takes_a_mebibyte() {
+    longest=$(cat "/sys/class/block/${DEVICE##*/}/queue/max_hw_sectors_kb")
+    [ "$longest" = 1024 ] || why "the kernel sends at most $longest KiB at once"
+}
+check takes-a-mebibyte takes_a_mebibyte
+check raw-long verified_io "$DEVICE" 128 --bssplit=4k/40:128k/30:1m/30
 
 # Another volume is made, grown and removed while the kernel is connected, which sees all of it.
 second() { device_of "$SUBSYSTEM" 2; }
@@ -41,6 +48,24 @@ check second-io verified_io "/dev/$(second)" 32
 check grow-second grow_second
 check first-goes-on verified_io "$DEVICE" 16
 check remove-second remove_second
+
+# One of small blocks, whose requests are anything from one of them to 1 MiB.
+small() { device_of "$SUBSYSTEM" 3; }
+small_is_there() { [ -n "$(small)" ]; }
+make_small() {
+    please volume create small $((256 << 20)) 512 || return 1
+    wait_for 20 small_is_there || why "the kernel does not see the volume of small blocks"
+    length=$(cat "/sys/class/block/$(small)/queue/logical_block_size")
+    [ "$length" = 512 ] || why "its blocks have $length bytes"
+}
+small_is_gone() { ! small_is_there; }
+remove_small() {
+    please volume rm small || return 1
+    wait_for 20 small_is_gone || why "the kernel still sees the volume of small blocks"
+}
+check make-small make_small
+check small-io verified_io "/dev/$(small)" 48 --bssplit=512/30:1536/20:4k/20:64k/20:1m/10
+check remove-small remove_small
 check first-is-there verified_io "$DEVICE" 16
 check disconnect disconnect
 life_of_a_file_system ext4
