@@ -22,7 +22,9 @@ use ob_split::wire::{
     Handle, Hello, MessageBuilder, SPLIT_SERVICE, Set, SetWhat, Slot, kind,
 };
 use ob_volume::card::{Patience, VolumeDialect};
-use ob_volume::plans::{GivenPiece, PostedPlan, Run, TAKE_BASE, TAKE_SLOT_LEN, definitions, piece_blocks};
+use ob_volume::plans::{
+    CardPress, GivenPiece, PostedPlan, Run, TAKE_BASE, TAKE_SLOT_LEN, definitions, piece_blocks,
+};
 use ob_volume::wire::{Answer, MAGIC, Reply, ReplyMessage, Request, RequestMessage, check_records};
 use ob_wire_link::group::{GroupSizes, GroupSpec};
 use ob_wire_nvme::command::{DataPointer, IoOpcode};
@@ -117,7 +119,7 @@ pub(crate) enum Fault {
 type Place = (Units, Units);
 
 /// Bytes of both areas.
-const AREA: u64 = TAKE_BASE + 2 * TAKE_SLOT_LEN;
+const AREA: u64 = TAKE_BASE + 3 * TAKE_SLOT_LEN;
 
 pub(crate) struct Rig {
     pub(crate) card: SplitCard<TestNet, Commands, VolumeDialect, SoftEngine>,
@@ -151,6 +153,7 @@ pub(crate) struct Rig {
     next: u64,
     encoded: [usize; 2],
     given_plans: usize,
+    pressed_plans: usize,
     block_len: BlockLen,
     disk: Vec<u8>,
     index: Vec<Option<Place>>,
@@ -206,6 +209,7 @@ impl Rig {
             next: 1,
             encoded: [0; 2],
             given_plans: 0,
+            pressed_plans: 0,
             block_len,
             disk: vec![0; BLOCKS * block_len.bytes() as usize],
             index: vec![None; BLOCKS],
@@ -496,6 +500,9 @@ impl Rig {
         let mut taken = vec![0; bytes.len()];
         self.areas.copy_out(TAKE_BASE + TAKE_SLOT_LEN, &mut taken).unwrap();
         assert!(taken == bytes, "what is taken is the payload");
+        if effort > 0 && self.dice.below(2) == 0 {
+            return self.press(handle, effort, sequence, &taken);
+        }
         let (mut engine, mut packed, mut at) = (SoftEngine::new(1), vec![0; 64 << 10], TAKE_BASE);
         let mut pieces = Vec::new();
         for piece in taken.chunks(64 << 10) {
@@ -503,10 +510,40 @@ impl Rig {
             let len = effort.and_then(|effort| engine.compress(effort, piece, &mut packed).ok());
             let stored = len.map_or(piece, |len| &packed[..len as usize]);
             self.areas.copy_in(at, stored).unwrap();
-            pieces.push(GivenPiece { at, stored: stored.len() as u32, is_lz4: len.is_some() });
+            pieces.push(GivenPiece { at, stored: stored.len() as u32, is_lz4: len.is_some(), is_back: false });
             at += stored.len() as u64;
         }
         self.given_plans += 1;
+        self.post(&PostedPlan::given(handle, SLOT, sequence, None, &pieces).unwrap());
+    }
+
+    /// The host has the card compress it, piece by piece, and gives that back.
+    fn press(&mut self, handle: Handle, effort: u8, sequence: Sequence, taken: &[u8]) {
+        let (plain, packed) = (TAKE_BASE + TAKE_SLOT_LEN, TAKE_BASE + 2 * TAKE_SLOT_LEN);
+        let (mut engine, mut expected, mut at) = (SoftEngine::new(1), vec![0; 64 << 10], 0);
+        let mut pieces = Vec::new();
+        for piece in taken.chunks(64 << 10) {
+            let length = piece.len() as u32;
+            self.post(&PostedPlan::press(handle, &CardPress { effort, at: plain + at, into: packed + at, length }).unwrap());
+            self.run();
+            let (status, offset, ..) = self.done.remove(&handle.0).unwrap()[0];
+            let of_library = engine.compress(Effort::new(effort).unwrap(), piece, &mut expected);
+            pieces.push(match of_library {
+                Ok(stored) => {
+                    assert_eq!((status, offset), (CompletionStatus::Good, Units(stored)));
+                    let mut brought = vec![0; stored as usize];
+                    self.areas.copy_out(packed + at, &mut brought).unwrap();
+                    assert!(brought == expected[..stored as usize], "what the card has made is in its area");
+                    GivenPiece { at: packed + at, stored, is_lz4: true, is_back: true }
+                }
+                Err(_) => {
+                    assert_eq!((status, offset), (CompletionStatus::Engine, Units(0)), "it does not shrink");
+                    GivenPiece { at: plain + at, stored: length, is_lz4: false, is_back: true }
+                }
+            });
+            at += u64::from(length);
+        }
+        self.pressed_plans += 1;
         self.post(&PostedPlan::given(handle, SLOT, sequence, None, &pieces).unwrap());
     }
 
@@ -567,7 +604,7 @@ fn play(seed: u64, block_len: BlockLen, retains: bool) -> ([usize; 2], RetainedC
     let counts = rig.card.counts();
     assert_eq!((counts.messages, counts.plans, counts.blocks_out), (0, 0, 0));
     assert_eq!(rig.payloads.blocks_out(), 0);
-    assert!(rig.given_plans > 0);
+    assert!(rig.given_plans > 0 && rig.pressed_plans > 0);
     // Without it everything is asked for.
     assert_eq!(counts.retained.hits > 0, retains, "{:?}", counts.retained);
     rig.card.forget_retained();

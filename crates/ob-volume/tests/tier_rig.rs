@@ -147,6 +147,8 @@ pub(crate) struct Rig {
     /// Numbers of chunks that servers were asked to make.
     pub(crate) asked: BTreeMap<(ChunkName, usize), usize>,
     pub(crate) posted: Vec<PostedPlan>,
+    /// By handle: where the card has left bytes that it was to compress, and how many.
+    pub(crate) pressed: BTreeMap<u32, BTreeSet<(u64, u32)>>,
     /// Operations of lives that are over, which the store may come to.
     pub(crate) late: Vec<MetadataOp>,
     pub(crate) config: TierConfig,
@@ -216,6 +218,7 @@ impl Rig {
             written: BTreeMap::new(),
             asked: BTreeMap::new(),
             posted: Vec::new(),
+            pressed: BTreeMap::new(),
             host_area: Vec::new(),
             gates: Vec::new(),
             noted: None,
@@ -279,7 +282,7 @@ impl Rig {
                     let given = press.pieces.iter().map(|(_, len)| {
                         let at = into;
                         into += u64::from(*len);
-                        GivenPiece { at, stored: *len, is_lz4: false }
+                        GivenPiece { at, stored: *len, is_lz4: false, is_back: false }
                     });
                     let given: Vec<GivenPiece> = given.collect();
                     self.post(press.plan(&given).unwrap());
@@ -343,6 +346,13 @@ impl Rig {
         assert!(self.running.iter().all(|running| running.plan.handle != plan.handle), "one plan at a time");
         for slot in slots_of(&plan) {
             assert!(self.slots.contains_key(&slot), "{slot} was never set");
+        }
+        if let Ok(VolumePlan::Given(given)) = VolumePlan::decode(&plan.entry()) {
+            let pieces = (0..given.len()).filter_map(|at| given.piece(at)).filter(|piece| piece.is_back);
+            for piece in pieces {
+                let is_there = self.pressed[&plan.handle.0].contains(&(piece.at, piece.stored));
+                assert!(is_there, "{piece:?} is none that the card has looked at");
+            }
         }
         self.posted.push(plan.clone());
         let mut expected = Vec::new();
@@ -579,6 +589,15 @@ impl Rig {
             VolumePlan::Take { .. } => {
                 self.running.remove(at);
                 self.complete(&[done(plan.handle, CompletionStatus::Good)], None);
+            }
+            VolumePlan::Press(press) => {
+                self.running.remove(at);
+                let shrinks = self.dice.below(3) > 0;
+                let status = if shrinks { CompletionStatus::Good } else { CompletionStatus::Engine };
+                let offset = if shrinks { press.length / 2 } else { 0 };
+                let stored = if shrinks { (press.into, offset) } else { (press.at, press.length) };
+                self.pressed.entry(plan.handle.0).or_default().insert(stored);
+                self.complete(&[Completion { offset, ..done(plan.handle, status) }], None);
             }
         }
     }

@@ -14,6 +14,7 @@ use zerocopy::FromBytes;
 
 use super::chunks::{Pinned, TierChunk};
 use super::core::{Line, TierCore};
+use super::given::Placement;
 use super::index::{Index, Stretch};
 use super::opening::OpenFor;
 use super::plant::{Bug, is_planted};
@@ -77,6 +78,10 @@ pub(super) enum Posted {
     },
     /// The payload of a write goes to the host.
     Take,
+    /// A piece of it is compressed by the card.
+    Press {
+        part: Part,
+    },
     Answer,
 }
 
@@ -111,6 +116,8 @@ pub(super) struct Command {
     pub(super) posted: Posted,
     /// Where its payload is, if the host has taken it.
     pub(super) taken: Option<u16>,
+    /// Pieces of it that the card was asked to compress, and how many bytes each has now.
+    pub(super) pressed: Vec<(Part, u32)>,
     /// Slots that the plan names.
     pub(super) pins: Vec<Slot>,
     /// Whether it stands in the way of others, or behind them.
@@ -217,6 +224,7 @@ impl TierCore {
             status,
             posted: Posted::Nothing,
             taken: None,
+            pressed: Vec::new(),
             pins: Vec::new(),
             is_change,
             is_behind: !may_begin,
@@ -463,7 +471,7 @@ impl TierCore {
             }
             return self.refuse(handle, Status::NAMESPACE_NOT_READY);
         }
-        if !self.has_payload(handle) {
+        if !self.has_payload(handle) || !self.is_pressed(handle, &span) {
             return;
         }
         let Some(block_len) = self.commands.get(&handle.0).map(|command| command.block_len) else { return };
@@ -489,6 +497,9 @@ impl TierCore {
         let (worst, is_unresolved, part) = (Worst::Good, false, (!is_all).then_some(span.part));
         command.posted = Posted::Write { span, chunk, sequence, piece: 0, worst, is_unresolved, is_last };
         match command.taken {
+            Some(taken) if self.config.placement == Placement::Accelerator => {
+                self.post_given((handle, taken), (slot, sequence), &span, part);
+            }
             Some(taken) => self.post_pressed((handle, taken), (slot, effort, sequence), &span, part),
             None => self.post(handle, PostedPlan::write(handle, slot, effort, sequence, part)),
         }

@@ -59,6 +59,7 @@ impl TierCore {
                 self.payload_taken(now, handle, completion);
                 Ok(())
             }
+            Posted::Press { part } => self.pressed(handle, part, completion),
             Posted::Answer => {
                 self.answer_done(now, handle, completion.status);
                 Ok(())

@@ -112,7 +112,7 @@ pub struct TierConfig {
     pub commands_max: usize,
     /// Slots of the card.
     pub slots_max: u16,
-    /// Where payloads are made what is stored. The areas have [`Placement::area_len`].
+    /// Where payloads are made what is stored. The areas have [`Placement::area_lens`] at least.
     pub placement: Placement,
     /// Bytes of the area in which the card puts what servers tell at length, and of the one from which it takes the index.
     pub card_area: u64,

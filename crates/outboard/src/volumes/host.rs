@@ -296,8 +296,8 @@ impl Serving<'_> {
 
 /// Rings, and areas: for what goes at length, as the tier is told of, and behind that for payloads, if the host takes them.
 fn sizes(placement: Placement) -> GroupSizes {
-    let area = placement.area_len().unwrap_or(0);
-    let (card_area, host_area) = (CARD_AREA.max(area), HOST_AREA.max(area));
+    let (card, host) = placement.area_lens();
+    let (card_area, host_area) = (CARD_AREA.max(card), HOST_AREA.max(host));
     GroupSizes { card_area, host_area, ..GroupSizes::rings(RING, RING) }
 }
 
