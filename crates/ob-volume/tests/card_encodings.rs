@@ -510,7 +510,12 @@ impl Rig {
             let len = effort.and_then(|effort| engine.compress(effort, piece, &mut packed).ok());
             let stored = len.map_or(piece, |len| &packed[..len as usize]);
             self.areas.copy_in(at, stored).unwrap();
-            pieces.push(GivenPiece { at, stored: stored.len() as u32, is_lz4: len.is_some(), is_back: false });
+            pieces.push(GivenPiece {
+                at,
+                stored: stored.len() as u32,
+                is_lz4: len.is_some(),
+                is_back: false,
+            });
             at += stored.len() as u64;
         }
         self.given_plans += 1;
@@ -524,7 +529,10 @@ impl Rig {
         let mut pieces = Vec::new();
         for piece in taken.chunks(64 << 10) {
             let length = piece.len() as u32;
-            self.post(&PostedPlan::press(handle, &CardPress { effort, at: plain + at, into: packed + at, length }).unwrap());
+            self.post(
+                &PostedPlan::press(handle, &CardPress { effort, at: plain + at, into: packed + at, length })
+                    .unwrap(),
+            );
             self.run();
             let (status, offset, ..) = self.done.remove(&handle.0).unwrap()[0];
             let of_library = engine.compress(Effort::new(effort).unwrap(), piece, &mut expected);

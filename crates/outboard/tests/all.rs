@@ -23,5 +23,6 @@ mod support;
 mod up;
 mod volume_command;
 mod volumes;
+mod volumes_ports;
 mod volumes_tiers;
 mod your_own_program;

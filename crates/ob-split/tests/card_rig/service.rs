@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ob_core::{Instant, Units};
 use ob_split::card::{
-    Area, Arrived, Call, Channels, Dialect, Encoding, Found, Front, FrontAnswer, FrontKey, Judgement, Moved, Name,
-    Outcome, Part, Parts, Pieces, Place, Posted, Reject, Told, Words,
+    Area, Arrived, Call, Channels, Dialect, Encoding, Found, Front, FrontAnswer, FrontKey, Judgement, Moved,
+    Name, Outcome, Part, Parts, Pieces, Place, Posted, Reject, Told, Words,
 };
 use ob_split::wire::{
     Answers, Broken, ChannelId, CompletionStatus, Definition, Header, Otherwise, Plan, PlanId, REPLY,

@@ -17,8 +17,8 @@ use std::time::Duration;
 use ob_core::{IdMap, Instant, Lba, Sequence, Units};
 use ob_format::volume::{Encoding as Stored, RECORD_HEADER_LEN, RecordHeader, RecordKind};
 use ob_split::card::{
-    Area, Channels, Dialect, Encoding, Found, Judgement, Moved, Name, Outcome, Part as BytesPart, Parts, Pieces,
-    Place, Posted, Reject, Told, Words,
+    Area, Channels, Dialect, Encoding, Found, Judgement, Moved, Name, Outcome, Part as BytesPart, Parts,
+    Pieces, Place, Posted, Reject, Told, Words,
 };
 use ob_split::wire::{
     Broken, ChannelId, CompletionStatus, Header, PlanEntry, REPLY_PAYLOAD_MAX, Register, Set, SetWhat, Slot,

@@ -36,8 +36,7 @@ impl CardPress {
     }
 
     fn of(entry: &PlanEntry<'_>, body: &PressBody) -> Result<Self, &'static str> {
-        let (effort, at, into, length) =
-            (entry.argument, body.at.get(), body.into.get(), body.length.get());
+        let (effort, at, into, length) = (entry.argument, body.at.get(), body.into.get(), body.length.get());
         if !(1..=EFFORT_MAX).contains(&effort) || entry.slot.0 != 0 || body.reserved.get() != 0 {
             return Err("an effort that it does not have");
         }

@@ -284,8 +284,13 @@ fn what_the_card_compresses_for_the_host_is_a_piece_at_most() {
     let is_posted = |press| PostedPlan::press(HANDLE, &press).is_ok();
     assert!(!is_posted(CardPress { effort: 0, ..press }), "what stays as it is needs no card");
     assert!(!is_posted(CardPress { effort: EFFORT_MAX + 1, ..press }));
-    assert!(!is_posted(CardPress { length: 0, ..press }) && !is_posted(CardPress { length: PIECE_LEN + 1, ..press }));
-    assert!(!is_posted(CardPress { at: u64::MAX, ..press }) && !is_posted(CardPress { into: u64::MAX, ..press }));
+    assert!(
+        !is_posted(CardPress { length: 0, ..press })
+            && !is_posted(CardPress { length: PIECE_LEN + 1, ..press })
+    );
+    assert!(
+        !is_posted(CardPress { at: u64::MAX, ..press }) && !is_posted(CardPress { into: u64::MAX, ..press })
+    );
 }
 
 #[test]

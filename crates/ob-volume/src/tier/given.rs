@@ -23,7 +23,8 @@ use super::core::{Line, TierCore};
 use super::{PortNumber, TierAction, TierError};
 use crate::effort::effort;
 use crate::plans::{
-    ArgumentsError, CardPress, GivenPiece, PIECE_LEN, Part, PostedPlan, TAKE_BASE, TAKE_SLOT_LEN, piece_blocks,
+    ArgumentsError, CardPress, GivenPiece, PIECE_LEN, Part, PostedPlan, TAKE_BASE, TAKE_SLOT_LEN,
+    piece_blocks,
 };
 
 /// Where payloads of writes are made what is stored.
@@ -145,7 +146,7 @@ impl TierCore {
         if self.config.placement == Placement::Split || command.taken.is_some() || len > TAKE_SLOT_LEN {
             return true;
         }
-        let Some(slot) = self.takes.free.pop() else {
+        let Some(slot) = self.port_of(handle).and_then(|port| port.takes.free.pop()) else {
             self.line_up(Line::Payloads, handle);
             return false;
         };
@@ -164,7 +165,8 @@ impl TierCore {
             return true;
         };
         let class = self.volumes.get(&command.volume).map_or(Class::Plain, |served| served.volume.class);
-        let effort = effort(class, command.latency, self.load);
+        let load = self.ports.get(&command.port).map_or(0, |port| port.load);
+        let effort = effort(class, command.latency, load);
         let is_new = |piece: &Part| command.stored_of(piece).is_none();
         let Some(part) = parts_of(span, command.block_len).find(is_new).filter(|_| effort > 0) else {
             return true;
@@ -246,12 +248,12 @@ impl TierCore {
         self.ready.push_back(handle);
     }
 
-    /// Nothing more is read of a command's payload.
-    pub(super) fn give_payload_back(&mut self, taken: Option<u16>) {
-        if let Some(slot) = taken {
-            self.takes.free.push(slot);
+    /// Nothing more is read of a payload that came by a port.
+    pub(super) fn give_payload_back(&mut self, port: PortNumber, taken: Option<u16>) {
+        if let (Some(slot), Some(port)) = (taken, self.ports.get_mut(&port)) {
+            port.takes.free.push(slot);
             // Some were answered while they waited: the slot is for one that was not.
-            while let Some(handle) = self.takes.waiting.pop_front() {
+            while let Some(handle) = port.takes.waiting.pop_front() {
                 let command = self.commands.get(&handle.0);
                 if command.is_some_and(|command| command.posted == Posted::Nothing && command.taken.is_none())
                 {
@@ -278,10 +280,11 @@ impl TierCore {
             let at = number * piece;
             (from + at, (len - at).min(piece) as u32)
         });
+        let (number, handle) = (command.port, command.message);
         let press =
             Press { effort, pieces: pieces.collect(), into: slot_at(taken), handle, slot, sequence, part };
-        let Some(port) = &mut self.port else { return };
+        let Some(port) = self.ports.get_mut(&number) else { return };
         port.plans += 1;
-        self.actions.push_back(TierAction::Press { port: PortNumber(0), press });
+        self.actions.push_back(TierAction::Press { port: number, press });
     }
 }
