@@ -53,7 +53,7 @@ pub fn futex_wait(word: &AtomicU64, expected_low32: u32, timeout: Option<Duratio
 }
 
 /// The most words that [`futex_wait_any`] sleeps on.
-pub const WORDS_MAX: usize = 8;
+pub const WORDS_MAX: usize = 24;
 
 /// Where the kernel cannot sleep on several words at once, a waiter looks at all of them so often.
 const LOOK_EVERY: Duration = Duration::from_millis(1);

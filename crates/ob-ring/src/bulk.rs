@@ -32,6 +32,13 @@ pub enum Bulk {
         /// Where they go.
         into: Slice,
     },
+    /// Back out of the area that the card writes: what was put there, unless its host has written over it.
+    ReadBack {
+        /// Where in that area the bytes are.
+        at: u64,
+        /// Where they go.
+        into: Slice,
+    },
 }
 
 impl Bulk {
@@ -39,7 +46,7 @@ impl Bulk {
     pub fn extent(&self) -> (u64, u64) {
         match self {
             Self::Write { from, at } => (*at, from.len() as u64),
-            Self::Read { at, into } => (*at, into.len() as u64),
+            Self::Read { at, into } | Self::ReadBack { at, into } => (*at, into.len() as u64),
         }
     }
 
@@ -47,7 +54,7 @@ impl Bulk {
     fn writes(&self) -> (u64, u64) {
         match self {
             Self::Write { .. } => self.extent(),
-            Self::Read { .. } => (0, 0),
+            Self::Read { .. } | Self::ReadBack { .. } => (0, 0),
         }
     }
 }
@@ -112,6 +119,8 @@ struct UnderWay {
     tag: u64,
     /// What it writes in the card's area: place and length.
     writes: (u64, u64),
+    /// Whether it reads there.
+    is_back: bool,
 }
 
 struct Queued {
@@ -207,18 +216,19 @@ impl BulkQueue {
         let Some(Queued { tag, bulk, offset, messages }) = self.queued.pop_front() else { return Ok(false) };
         let address = DmaAddress { region: self.region, offset };
         let writes = bulk.writes();
+        let is_back = matches!(bulk, Bulk::ReadBack { .. });
         let op = match bulk {
             Bulk::Write { from, .. } => DmaOp::Write { from, to: address },
-            Bulk::Read { into, .. } => DmaOp::Read { from: address, into },
+            Bulk::Read { into, .. } | Bulk::ReadBack { into, .. } => DmaOp::Read { from: address, into },
         };
         match dma.submit(Token(base.0 | (slot as u64) << SLOT_SHIFT), op) {
             Ok(()) => {
-                self.slots[slot] = Some(UnderWay { tag, writes });
+                self.slots[slot] = Some(UnderWay { tag, writes, is_back });
                 self.started += 1;
                 Ok(true)
             }
             Err(Refused { op, reason: RefusedReason::Busy }) => {
-                let again = self.bulk_of(op).map(|bulk| Queued { tag, bulk, offset, messages });
+                let again = self.bulk_of(op, is_back).map(|bulk| Queued { tag, bulk, offset, messages });
                 again.into_iter().for_each(|queued| self.queued.push_front(queued));
                 Ok(false)
             }
@@ -229,21 +239,24 @@ impl BulkQueue {
     /// A transfer is over.
     pub(crate) fn complete(&mut self, completion: DmaCompletion) -> Option<BulkDone> {
         let slot = usize::try_from(completion.token.0 >> SLOT_SHIFT).ok()?;
-        let tag = self.slots.get_mut(slot)?.take()?.tag;
-        let bulk = self.bulk_of(completion.op)?;
+        let UnderWay { tag, is_back, .. } = self.slots.get_mut(slot)?.take()?;
+        let bulk = self.bulk_of(completion.op, is_back)?;
         Some(BulkDone { tag, bulk, result: completion.result })
     }
 
     fn area(&self, bulk: &Bulk) -> &AreaSpec {
         match bulk {
-            Bulk::Write { .. } => &self.card_area,
+            Bulk::Write { .. } | Bulk::ReadBack { .. } => &self.card_area,
             Bulk::Read { .. } => &self.host_area,
         }
     }
 
-    fn bulk_of(&self, op: DmaOp) -> Option<Bulk> {
+    fn bulk_of(&self, op: DmaOp, is_back: bool) -> Option<Bulk> {
         match op {
             DmaOp::Write { from, to } => Some(Bulk::Write { from, at: self.card_area.position(to.offset) }),
+            DmaOp::Read { from, into } if is_back => {
+                Some(Bulk::ReadBack { at: self.card_area.position(from.offset), into })
+            }
             DmaOp::Read { from, into } => Some(Bulk::Read { at: self.host_area.position(from.offset), into }),
             DmaOp::ReadWords { .. } | DmaOp::WriteWord { .. } => None,
         }

@@ -401,8 +401,9 @@ impl Attacked {
         let Some(mut block) = self.pool.take() else { panic!("the card keeps buffers of bulk") };
         let buffer = block.split_to(usize::from(script.byte()) * 12 % TRANSFER_MAX as usize);
         let (at, len) = (script.value(AREA - 8), buffer.len() as u64);
-        let (bulk, writes) = match script.byte() % 2 {
+        let (bulk, writes) = match script.byte() % 3 {
             0 => (Bulk::Write { from: buffer.into(), at }, (at, len)),
+            1 => (Bulk::ReadBack { at, into: buffer }, (0, 0)),
             _ => (Bulk::Read { at, into: buffer }, (0, 0)),
         };
         let apart = |(start, length): &(u64, u64)| {

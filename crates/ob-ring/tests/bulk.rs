@@ -202,6 +202,32 @@ fn reads_hold_no_message_back() {
 }
 
 #[test]
+fn what_was_put_into_the_cards_area_comes_back() {
+    let mut rig = Rig::new();
+    rig.areas.copy_in(4096, &[9; 100]).unwrap();
+    rig.write(1, 4096, 7).unwrap();
+    assert_eq!(rig.complete_all().len(), 1);
+    // Of one place in both areas each read has what is in its own, whichever is refused first.
+    rig.link.bulk_is_busy = true;
+    for (tag, is_back) in [(2, true), (3, false), (4, true)] {
+        let into = rig.slice(100, 0);
+        let bulk = if is_back { Bulk::ReadBack { at: 4096, into } } else { Bulk::Read { at: 4096, into } };
+        rig.sender.transfer(tag, bulk).map_err(|refused| refused.reason).unwrap();
+    }
+    rig.step();
+    rig.link.bulk_is_busy = false;
+    let mut done = rig.complete_all();
+    done.sort_by_key(|done| done.tag);
+    assert!(matches!(&done[0].bulk, Bulk::ReadBack { at: 4096, into } if into[..] == [7; 100]));
+    assert!(matches!(&done[1].bulk, Bulk::Read { at: 4096, into } if into[..] == [9; 100]));
+    assert!(matches!(&done[2].bulk, Bulk::ReadBack { at: 4096, into } if into[..] == [7; 100]));
+    let into = rig.slice(100, 0);
+    let beyond = Bulk::ReadBack { at: SIZES.card_area - 99, into };
+    let refused = rig.sender.transfer(5, beyond).map_err(|refused| refused.reason);
+    assert_eq!(refused, Err(BulkRefusal::OutOfArea));
+}
+
+#[test]
 fn a_failed_transfer_is_told_and_closes_nothing() {
     let mut rig = Rig::new();
     rig.write(1, 0, 1).unwrap();

@@ -25,6 +25,7 @@ pub use given::{GIVEN_MAX, Given, GivenPiece};
 pub use index::{Index, IndexPart};
 pub use look::{LOOK_BYTES_MAX, LOOK_ENTRIES_MAX, LOOK_FETCH_STEP, Look};
 pub use moves::Move;
+pub use take::CardPress;
 
 mod copy;
 #[cfg(test)]
@@ -33,6 +34,7 @@ mod given;
 mod index;
 mod look;
 mod moves;
+mod take;
 #[cfg(test)]
 mod tests;
 
@@ -50,8 +52,8 @@ pub const COMMAND_BLOCKS_MAX: u32 = 1 << 16;
 pub const EFFORT_MAX: u8 = 4;
 /// Where slots for payloads begin in both areas: what tiers look at, and write of their indexes, comes before them.
 pub const TAKE_BASE: u64 = 4 << 20;
-/// Bytes of a slot of the card's area into which `TAKE` puts payloads, and of one in the host's area from which they come back. What is
-/// longer has several that lie side by side.
+/// Bytes of a slot into which `TAKE` puts payloads, and of one from which what was made of them comes back. What is longer has several that
+/// lie side by side.
 pub const TAKE_SLOT_LEN: u64 = 128 << 10;
 /// Handles from here on are the host's, for plans that are of no message.
 pub const HOST_HANDLES: u32 = ob_split::wire::OF_HOST;
@@ -62,7 +64,6 @@ const PART_LEN: usize = 16;
 const READ_PART_LEN: usize = 8;
 const EACH_READ_LEN: usize = 16;
 const EACH_TRIM_LEN: usize = 8;
-const TAKE_LEN: usize = 8;
 /// Payloads of calls are counted in words.
 const WORD_LEN: usize = 4;
 
@@ -72,7 +73,6 @@ layout!(ReadPartBody, READ_PART_LEN, { first: U32, reserved: U32 });
 layout!(RunBody, EACH_READ_LEN, { slot: U16, units: U16, blocks: U32, place: U32, lba: U32 });
 layout!(RangeBody, EACH_TRIM_LEN, { lba: U32, blocks: U32 });
 layout!(CallBody, HEADER_LEN, { header: [u8; HEADER_LEN] });
-layout!(TakeBody, TAKE_LEN, { offset: U32, length: U32 });
 
 /// Numbers of plans.
 pub mod id {
@@ -118,6 +118,8 @@ pub mod id {
     pub const WRITE_GIVEN_PART: PlanId = PlanId(19);
     /// A record of a chunk from one server over what has rotted at another.
     pub const MEND: PlanId = PlanId(20);
+    /// Bytes of the card's area, compressed into another place there.
+    pub const PRESS: PlanId = PlanId(21);
 
     /// Name and number of each.
     pub const ALL: &[(&str, PlanId)] = &[
@@ -141,6 +143,7 @@ pub mod id {
         ("WRITE_GIVEN", WRITE_GIVEN),
         ("WRITE_GIVEN_PART", WRITE_GIVEN_PART),
         ("MEND", MEND),
+        ("PRESS", PRESS),
     ];
 }
 
@@ -236,13 +239,15 @@ pub enum VolumePlan<'a> {
     },
     /// The message's payload goes to the host.
     Take {
-        /// Into which slot of the host's area.
+        /// Into which slot of the card's area.
         slot: Slot,
         /// Where in it.
         offset: u32,
         /// How many bytes, at least one.
         length: u32,
     },
+    /// The card compresses what the host has of a message.
+    Press(CardPress),
     /// Blocks of the message become records, whose payloads the host gives.
     Given(Given<'a>),
     /// Whole records go from one chunk server to another, or one over what has rotted; the reply goes to the host.
@@ -372,7 +377,7 @@ pub fn definitions() -> Result<Vec<Definition>, PlanError> {
             HEADER_LEN,
             WORD_LEN,
         )?,
-        define(id::TAKE, vec![Step::ToHost { from: WHAT }], TAKE_LEN, 0)?,
+        define(id::TAKE, vec![Step::ToHost { from: WHAT }], take::TAKE_LEN, 0)?,
         define(id::COPY, copy::steps(), copy::COPY_LEN, 0)?,
         define(id::LOOK, look::steps(), look::LOOK_LEN, 0)?,
         define(id::INDEX, index::steps(), index::INDEX_LEN, 0)?,
@@ -381,6 +386,7 @@ pub fn definitions() -> Result<Vec<Definition>, PlanError> {
         define(id::WRITE_GIVEN, given::steps(false), given::GIVEN_LEN, given::EACH_GIVEN_LEN)?,
         define(id::WRITE_GIVEN_PART, given::steps(true), given::GIVEN_LEN, given::EACH_GIVEN_LEN)?,
         define(id::MEND, copy::steps(), copy::COPY_LEN, 0)?,
+        define(id::PRESS, take::press_steps(), take::PRESS_LEN, 0)?,
     ])
 }
 
@@ -573,14 +579,8 @@ impl<'a> VolumePlan<'a> {
                 check_channel(entry.slot).map_err(illegal)?;
                 Ok(Self::Call { channel: ChannelId(entry.slot.0), header, payload })
             }
-            id::TAKE => {
-                let body = TakeBody::ref_from_bytes(entry.arguments).map_err(|_| length)?;
-                let (offset, length) = (body.offset.get(), body.length.get());
-                if entry.argument != 0 || length == 0 || offset.checked_add(length).is_none() {
-                    return Err(illegal("a place that there cannot be"));
-                }
-                Ok(Self::Take { slot: entry.slot, offset, length })
-            }
+            id::TAKE => take::decode_take(entry).ok_or(length)?.map_err(illegal),
+            id::PRESS => CardPress::decode(entry).ok_or(length)?.map(Self::Press).map_err(illegal),
             id::COPY | id::MEND => {
                 check_channel(entry.slot).map_err(illegal)?;
                 Copy::decode(entry).ok_or(length)?.map(Self::Copy).map_err(illegal)
@@ -759,16 +759,6 @@ impl PostedPlan {
         arguments.extend_from_slice(header);
         arguments.extend_from_slice(payload);
         Self { plan, argument, slot: Slot(channel.0), handle, arguments }.checked()
-    }
-
-    /// A message's payload for the host, into a place of its area.
-    ///
-    /// # Errors
-    ///
-    /// When no card would take it.
-    pub fn take(handle: Handle, slot: Slot, offset: u32, length: u32) -> Result<Self, ArgumentsError> {
-        let arguments = TakeBody { offset: offset.into(), length: length.into() }.as_bytes().to_vec();
-        Self { plan: id::TAKE, argument: 0, slot, handle, arguments }.checked()
     }
 
     /// The entry of a `PLANS` message.

@@ -55,7 +55,7 @@ impl Presser {
             });
             let (stored, is_lz4) = packed.map_or((&*plain, false), |packed| (packed, true));
             copy_in(at, stored).map_err(PressError::Area)?;
-            given.push(GivenPiece { at, stored: stored.len() as u32, is_lz4 });
+            given.push(GivenPiece { at, stored: stored.len() as u32, is_lz4, is_back: false });
             at += u64::from(*len);
         }
         Ok(press.plan(&given)?)

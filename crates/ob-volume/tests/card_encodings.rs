@@ -23,7 +23,8 @@ use ob_split::wire::{
 };
 use ob_volume::card::{Patience, VolumeDialect};
 use ob_volume::plans::{
-    GivenPiece, PAYLOAD_MAX, PostedPlan, RUNS_MAX, Run, TAKE_BASE, TAKE_SLOT_LEN, definitions, piece_blocks,
+    CardPress, GivenPiece, PAYLOAD_MAX, PostedPlan, RUNS_MAX, Run, TAKE_BASE, TAKE_SLOT_LEN, definitions,
+    piece_blocks,
 };
 use ob_volume::wire::{Answer, MAGIC, Reply, ReplyMessage, Request, RequestMessage, check_records};
 use ob_wire_link::group::{GroupSizes, GroupSpec};
@@ -118,8 +119,8 @@ pub(crate) enum Fault {
 /// The host's view of a block: where its record lies.
 type Place = (Units, Units);
 
-/// Bytes of both areas: two of the longest payloads.
-const AREA: u64 = TAKE_BASE + 2 * PAYLOAD_MAX as u64;
+/// Bytes of both areas: three of the longest payloads.
+const AREA: u64 = TAKE_BASE + 3 * PAYLOAD_MAX as u64;
 /// The slot of the second.
 const TAKEN: Slot = Slot((PAYLOAD_MAX as u64 / TAKE_SLOT_LEN) as u16);
 
@@ -158,6 +159,7 @@ pub(crate) struct Rig {
     /// Runs that the card has had memory for at once, and how often it had not.
     runs_max: usize,
     refused: usize,
+    pressed_plans: usize,
     block_len: BlockLen,
     disk: Vec<u8>,
     index: Vec<Option<Place>>,
@@ -215,6 +217,7 @@ impl Rig {
             given_plans: 0,
             runs_max: RUNS_MAX,
             refused: 0,
+            pressed_plans: 0,
             block_len,
             disk: vec![0; BLOCKS * block_len.bytes() as usize],
             index: vec![None; BLOCKS],
@@ -504,6 +507,9 @@ impl Rig {
         let mut taken = vec![0; bytes.len()];
         self.areas.copy_out(TAKE_BASE + u64::from(PAYLOAD_MAX), &mut taken).unwrap();
         assert!(taken == bytes, "what is taken is the payload");
+        if effort > 0 && self.dice.below(2) == 0 {
+            return self.press(handle, effort, sequence, &taken);
+        }
         let (mut engine, mut packed, mut at) = (SoftEngine::new(1), vec![0; 64 << 10], TAKE_BASE);
         let mut pieces = Vec::new();
         for piece in taken.chunks(64 << 10) {
@@ -511,10 +517,49 @@ impl Rig {
             let len = effort.and_then(|effort| engine.compress(effort, piece, &mut packed).ok());
             let stored = len.map_or(piece, |len| &packed[..len as usize]);
             self.areas.copy_in(at, stored).unwrap();
-            pieces.push(GivenPiece { at, stored: stored.len() as u32, is_lz4: len.is_some() });
+            pieces.push(GivenPiece {
+                at,
+                stored: stored.len() as u32,
+                is_lz4: len.is_some(),
+                is_back: false,
+            });
             at += stored.len() as u64;
         }
         self.given_plans += 1;
+        self.post(&PostedPlan::given(handle, SLOT, sequence, None, &pieces).unwrap());
+    }
+
+    /// The host has the card compress it, piece by piece, and gives that back.
+    fn press(&mut self, handle: Handle, effort: u8, sequence: Sequence, taken: &[u8]) {
+        let longest = u64::from(PAYLOAD_MAX);
+        let (plain, packed) = (TAKE_BASE + longest, TAKE_BASE + 2 * longest);
+        let (mut engine, mut expected, mut at) = (SoftEngine::new(1), vec![0; 64 << 10], 0);
+        let mut pieces = Vec::new();
+        for piece in taken.chunks(64 << 10) {
+            let length = piece.len() as u32;
+            self.post(
+                &PostedPlan::press(handle, &CardPress { effort, at: plain + at, into: packed + at, length })
+                    .unwrap(),
+            );
+            self.run();
+            let (status, offset, ..) = self.done.remove(&handle.0).unwrap()[0];
+            let of_library = engine.compress(Effort::new(effort).unwrap(), piece, &mut expected);
+            pieces.push(match of_library {
+                Ok(stored) => {
+                    assert_eq!((status, offset), (CompletionStatus::Good, Units(stored)));
+                    let mut brought = vec![0; stored as usize];
+                    self.areas.copy_out(packed + at, &mut brought).unwrap();
+                    assert!(brought == expected[..stored as usize], "what the card has made is in its area");
+                    GivenPiece { at: packed + at, stored, is_lz4: true, is_back: true }
+                }
+                Err(_) => {
+                    assert_eq!((status, offset), (CompletionStatus::Engine, Units(0)), "it does not shrink");
+                    GivenPiece { at: plain + at, stored: length, is_lz4: false, is_back: true }
+                }
+            });
+            at += u64::from(length);
+        }
+        self.pressed_plans += 1;
         self.post(&PostedPlan::given(handle, SLOT, sequence, None, &pieces).unwrap());
     }
 
@@ -600,7 +645,7 @@ fn play(seed: u64, block_len: BlockLen, retains: bool) -> ([usize; 2], RetainedC
     let counts = rig.card.counts();
     assert_eq!((counts.messages, counts.plans, counts.blocks_out), (0, 0, 0));
     assert_eq!(rig.payloads.blocks_out(), 0);
-    assert!(rig.given_plans > 0);
+    assert!(rig.given_plans > 0 && rig.pressed_plans > 0);
     // Without it everything is asked for.
     assert_eq!(counts.retained.hits > 0, retains, "{:?}", counts.retained);
     rig.card.forget_retained();

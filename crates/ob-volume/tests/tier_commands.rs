@@ -42,7 +42,7 @@ fn a_write_is_compressed_as_its_volume_and_the_load_say() {
     rig.open();
     rig.settle();
     for (start, load, effort) in [(0, 0, 2), (16, 255, 1)] {
-        rig.tier.set_load(load);
+        rig.tier.set_load(PORT, load);
         assert_eq!(status(&mut rig, IoOpcode::Write, start, 16), Status::SUCCESS);
         let plans = rig.posted.iter().rev();
         let efforts = plans.filter(|plan| plan.plan == id::WRITE).map(|plan| plan.argument);

@@ -9,9 +9,10 @@ use ob_split::wire::{
 };
 use ob_volume::metadata::{MetadataOp, MetadataStore, MetadataValue, Name};
 use ob_volume::plans::{Copy, Given, Part, PostedPlan, Run, VolumePlan};
-use ob_volume::tier::{TierCore, TierEvent, TierNews};
+use ob_volume::tier::{PortNumber, TierCore, TierEvent, TierNews};
 use ob_volume::wire::{Answer, CreateState, EndState, Reply, ReplyMessage, Request};
 
+use crate::tier_ports::channel_in_rig;
 use crate::tier_rig::{PORT, Rig, Undecided, channel_is, done, header_of};
 use crate::tier_servers::ReplicaIs;
 
@@ -71,7 +72,14 @@ impl Rig {
                 replica.known = knows;
             }
         }
-        let number = server as u16 + 1;
+        for port in (0..self.config.ports).map(PortNumber) {
+            self.lose_channel(port, server);
+        }
+    }
+
+    /// The channel of a port to a server is gone.
+    pub(crate) fn lose_channel(&mut self, port: PortNumber, server: usize) {
+        let number = channel_in_rig(port, server as u16 + 1);
         if self.channels.contains_key(&number) {
             self.channel_events.push(channel_is(number, ChannelState::Gone));
         }
@@ -372,15 +380,16 @@ impl Rig {
     }
 
     /// Messages go to the host once more.
-    fn offer(&mut self) {
+    pub(crate) fn offer(&mut self) {
         let handles: Vec<u32> = self.messages.keys().copied().collect();
         for handle in handles {
             let message = &self.messages[&handle];
-            let header = header_of(&message.entry, handle, message.length);
+            let (port, at_port) = self.message_at_port(handle);
+            let header = header_of(&message.entry, at_port, message.length);
             let was_sent = message.was_sent;
             let descriptor = Descriptor { was_parked: true, was_sent, ..header.descriptor() };
             let header = HeaderEntry::new(*header.bytes(), descriptor);
-            self.tell(TierEvent::Header { port: PORT, header });
+            self.tell(TierEvent::Header { port, header });
         }
     }
 

@@ -29,6 +29,9 @@ use zerocopy::IntoBytes;
 
 pub(crate) use crate::tier_dice::Dice;
 use crate::tier_faults::slots_of;
+use crate::tier_ports::{
+    at_port, channel_at_port, channel_in_rig, port_of_channel, port_of_slot, slot_at_port, slot_in_rig,
+};
 use crate::tier_servers::Server;
 
 pub(crate) const PORT: PortNumber = PortNumber(0);
@@ -149,6 +152,10 @@ pub(crate) struct Rig {
     /// Numbers of chunks that servers were asked to make.
     pub(crate) asked: BTreeMap<(ChunkName, usize), usize>,
     pub(crate) posted: Vec<PostedPlan>,
+    /// Ports of the host's own plans.
+    pub(crate) calls_of: BTreeMap<u32, PortNumber>,
+    /// By handle: where the card has left bytes that it was to compress, and how many.
+    pub(crate) pressed: BTreeMap<u32, BTreeSet<(u64, u32)>>,
     /// Operations of lives that are over, which the store may come to.
     pub(crate) late: Vec<MetadataOp>,
     pub(crate) config: TierConfig,
@@ -219,6 +226,8 @@ impl Rig {
             written: BTreeMap::new(),
             asked: BTreeMap::new(),
             posted: Vec::new(),
+            pressed: BTreeMap::new(),
+            calls_of: BTreeMap::new(),
             host_area: Vec::new(),
             gates: Vec::new(),
             noted: None,
@@ -260,35 +269,69 @@ impl Rig {
         self.gates.clear();
         let welcome = self.welcome();
         self.tell(TierEvent::PortOpened { port: PORT, welcome });
+        self.open_others();
     }
 
     /// The group ends: the card forgets plans, slots and channels, and keeps messages.
     pub(crate) fn close(&mut self) {
+        self.forget_card();
+        self.tell(TierEvent::PortClosed { port: PORT });
+    }
+
+    fn forget_card(&mut self) {
         self.channels.clear();
         self.slots.clear();
         self.running.clear();
         self.channel_events.clear();
         self.broken.clear();
-        self.tell(TierEvent::PortClosed { port: PORT });
+    }
+
+    /// The group of one port ends, and all with it: they are opened anew, and messages offered again. Whoever goes on by the first one reads
+    /// these blocks as they were before.
+    pub(crate) fn close_by(&mut self, port: PortNumber, (id, start, blocks): (VolumeId, u64, u32)) {
+        self.tell(TierEvent::PortClosed { port });
+        let nothing = TierEvent::Noted { port: PORT, number: 0 };
+        if self.tier.handle(self.now, nothing).is_ok() {
+            self.running.retain(|running| running.plan.handle.0 % self.config.ports != port.0);
+            self.next_handle += self.next_handle % self.config.ports;
+            self.send(IoOpcode::Read, id, start, blocks);
+            self.settle();
+        }
+        self.forget_card();
+        self.open();
+        self.offer();
     }
 
     /// Does what the tier asks for, as far as that takes no time.
     fn obey(&mut self) {
         while let Some(action) = self.tier.next_action() {
             match action {
-                TierAction::Post { plan, .. } => self.post(plan),
-                TierAction::Press { press, .. } => {
+                TierAction::Post { port, plan } => {
+                    let plan = self.lift(port, plan);
+                    self.post(plan);
+                }
+                TierAction::Press { port, press } => {
                     let mut into = press.into;
                     let given = press.pieces.iter().map(|(_, len)| {
                         let at = into;
                         into += u64::from(*len);
-                        GivenPiece { at, stored: *len, is_lz4: false }
+                        GivenPiece { at, stored: *len, is_lz4: false, is_back: false }
                     });
                     let given: Vec<GivenPiece> = given.collect();
-                    self.post(press.plan(&given).unwrap());
+                    let plan = self.lift(port, press.plan(&given).unwrap());
+                    self.post(plan);
                 }
-                TierAction::Set { set, .. } => self.set(set),
-                TierAction::Channel { channel, .. } => self.channel(channel),
+                TierAction::Set { port, mut set } => {
+                    set.slot = slot_in_rig(port, set.slot);
+                    for channel in &mut set.channels[..usize::from(set.members)] {
+                        channel.0 = channel_in_rig(port, channel.0);
+                    }
+                    self.set(set);
+                }
+                TierAction::Channel { port, mut channel } => {
+                    channel.channel.0 = channel_in_rig(port, channel.channel.0);
+                    self.channel(channel);
+                }
                 TierAction::Upload { at, bytes, .. } => self.upload(at, &bytes),
                 TierAction::Gate { gate, .. } => self.gate(gate),
                 TierAction::Metadata(token, op) => self.ops.push((token, op)),
@@ -306,7 +349,7 @@ impl Rig {
     }
 
     fn channel(&mut self, channel: Channel) {
-        let (number, server) = (channel.channel.0, usize::from(channel.channel.0) - 1);
+        let (number, server) = (channel.channel.0, usize::from(at_port(channel.channel.0)) - 1);
         let is_gone = |is: &ChannelIs| is.channel == channel.channel && is.state == ChannelState::Gone;
         if channel.what == ChannelWhat::Close && self.channel_events.iter().any(is_gone) {
             // It is told once.
@@ -339,13 +382,23 @@ impl Rig {
 
     fn post(&mut self, plan: PostedPlan) {
         let welcome = self.welcome();
-        assert!(self.running.len() < welcome.plans_max as usize, "more plans than there may be");
+        let port = self.lower(&done(plan.handle, CompletionStatus::Good)).0;
+        let is_its = |of: &&Running| self.lower(&done(of.plan.handle, CompletionStatus::Good)).0 == port;
+        let running = self.running.iter().filter(is_its).count();
+        assert!(running < welcome.plans_max as usize, "more plans than there may be");
         let definitions = ob_volume::plans::definitions().unwrap();
         let definition = definitions.iter().find(|definition| definition.id() == plan.plan).unwrap();
         assert_eq!(definition.entry_len(plan.argument), 8 + plan.arguments.len());
         assert!(self.running.iter().all(|running| running.plan.handle != plan.handle), "one plan at a time");
         for slot in slots_of(&plan) {
             assert!(self.slots.contains_key(&slot), "{slot} was never set");
+        }
+        if let Ok(VolumePlan::Given(given)) = VolumePlan::decode(&plan.entry()) {
+            let pieces = (0..given.len()).filter_map(|at| given.piece(at)).filter(|piece| piece.is_back);
+            for piece in pieces {
+                let is_there = self.pressed[&plan.handle.0].contains(&(piece.at, piece.stored));
+                assert!(is_there, "{piece:?} is none that the card has looked at");
+            }
         }
         self.posted.push(plan.clone());
         let mut expected = Vec::new();
@@ -386,7 +439,8 @@ impl Rig {
         let message = Message { entry, values, read, may_be, length, was_sent };
         self.messages.insert(handle, message);
         self.expect_of(handle);
-        self.tell(TierEvent::Header { port: PORT, header: header_of(&entry, handle, length) });
+        let (port, message) = self.message_at_port(handle);
+        self.tell(TierEvent::Header { port, header: header_of(&entry, message, length) });
         handle
     }
 
@@ -467,10 +521,13 @@ impl Rig {
             if is.state == ChannelState::Gone {
                 self.channels.remove(&is.channel.0);
             }
-            self.tell(TierEvent::Channel { port: PORT, is });
+            let port = port_of_channel(is.channel.0);
+            self.tell(TierEvent::Channel { port, is: channel_at_port(is) });
         } else {
-            let broken = self.broken.remove(0);
-            self.tell(TierEvent::Broken { port: PORT, broken });
+            let mut broken = self.broken.remove(0);
+            let port = port_of_slot(broken.slot.0);
+            (broken.slot, broken.channel.0) = (slot_at_port(broken.slot), at_port(broken.channel.0));
+            self.tell(TierEvent::Broken { port, broken });
         }
         true
     }
@@ -583,6 +640,15 @@ impl Rig {
                 self.running.remove(at);
                 self.complete(&[done(plan.handle, CompletionStatus::Good)], None);
             }
+            VolumePlan::Press(press) => {
+                self.running.remove(at);
+                let shrinks = self.dice.below(3) > 0;
+                let status = if shrinks { CompletionStatus::Good } else { CompletionStatus::Engine };
+                let offset = if shrinks { press.length / 2 } else { 0 };
+                let stored = if shrinks { (press.into, offset) } else { (press.at, press.length) };
+                self.pressed.entry(plan.handle.0).or_default().insert(stored);
+                self.complete(&[Completion { offset, ..done(plan.handle, status) }], None);
+            }
         }
     }
 
@@ -593,7 +659,8 @@ impl Rig {
     /// Completions go to the tier, one behind the other.
     pub(crate) fn complete(&mut self, completions: &[Completion], reply: Option<&[u8]>) {
         for completion in completions {
-            self.tell(TierEvent::Done { port: PORT, completion: *completion, reply });
+            let (port, completion) = self.lower(completion);
+            self.tell(TierEvent::Done { port, completion, reply });
         }
     }
 

@@ -24,5 +24,6 @@ mod up;
 mod volume_command;
 mod volume_requests;
 mod volumes;
+mod volumes_ports;
 mod volumes_tiers;
 mod your_own_program;

@@ -38,10 +38,10 @@ impl Tier {
     }
 
     pub(crate) fn start_with(count: u32) -> Self {
-        Self::start_as(count, "")
+        Self::start_as(count, "ports = [\"127.0.0.1:0\"]\nhold = \"5s\"\n")
     }
 
-    /// The same, with these lines in the section.
+    /// With these lines in the section of volumes, and behind it.
     pub(crate) fn start_as(count: u32, lines: &str) -> Self {
         let chunks = Place::new();
         let mut servers = Vec::new();
@@ -54,8 +54,7 @@ impl Tier {
             addresses.push(format!("\"{address}\""));
         }
         let text = format!(
-            "[status]\nlisten = \"127.0.0.1:0\"\n[files]\nsize = \"64MiB\"\n[volumes]\nports = [\"127.0.0.1:0\"]\n\
-             hold = \"5s\"\nservers = [{}]\n{lines}",
+            "[status]\nlisten = \"127.0.0.1:0\"\n[files]\nsize = \"64MiB\"\n[volumes]\nservers = [{}]\n{lines}",
             addresses.join(", ")
         );
         let place = Place::with_config(&text);
@@ -123,6 +122,13 @@ impl Tier {
         let address = self.status.to_string();
         let output = self.place.output(&["status", "--json", "--endpoint", &address]);
         serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// All bytes that have crossed the links.
+    pub(crate) fn link_bytes(&self) -> u64 {
+        let link = self.link();
+        let fields = ["dma_read_bytes", "dma_written_bytes", "dma_word_bytes"];
+        fields.iter().map(|field| link[*field].as_u64().unwrap()).sum()
     }
 
     fn link(&self) -> Value {
@@ -342,14 +348,8 @@ fn only_headers_cross_the_link() {
     let tier = Tier::start();
     let disk = tier.disk();
     let payload = |count: usize| ((count * 64) << 10) as u64;
-    let total = |link: &Value| {
-        ["dma_read_bytes", "dma_written_bytes", "dma_word_bytes"]
-            .iter()
-            .map(|field| link[*field].as_u64().unwrap())
-            .sum::<u64>()
-    };
     block_on(disk.write(0, bytes(64 << 10, 1))).unwrap();
-    let before = total(&tier.link());
+    let before = tier.link_bytes();
     block_on(async {
         for number in 0..64 {
             disk.write(number * 16, bytes(64 << 10, number as u8)).await.unwrap();
@@ -361,7 +361,7 @@ fn only_headers_cross_the_link() {
     // What the status tells may be a moment old: each command and its plan have crossed when so much has.
     let mut crossed = 0;
     for _ in 0..600 {
-        crossed = total(&tier.link()) - before;
+        crossed = tier.link_bytes() - before;
         if crossed > 128 * 96 {
             break;
         }
@@ -408,7 +408,7 @@ fn a_chunk_server_has_its_directory_alone_and_stops_cleanly() {
 }
 
 /// Ports that are free now; another program may take one before it is used, which nobody else here does.
-fn free_ports(count: usize) -> Vec<u16> {
+pub(crate) fn free_ports(count: usize) -> Vec<u16> {
     let listeners: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }

@@ -86,7 +86,7 @@ impl Card {
     pub(super) fn attach(
         &mut self,
         host: Incarnation,
-        sizes: (u32, u64),
+        sizes: (u32, (u64, u64)),
         rng: &Rng,
         trace: &Trace,
     ) -> Result<HostEnd, Failure> {

@@ -254,7 +254,7 @@ impl Host {
             moved |= self.take_events(now)?;
         }
         moved |= self.take_answers(now)?;
-        self.tier.set_load(self.port.load());
+        self.tier.set_load(PORT, self.port.load());
         for header in std::mem::take(&mut self.headers) {
             self.watch.asked(&header, SEGMENT_BLOCKS);
             self.tier.handle(now, TierEvent::Header { port: PORT, header })?;

@@ -133,7 +133,7 @@ pub(super) fn attach(
     service: &mut dyn CardService,
     attachment: AttachmentId,
     incarnations: [Incarnation; 2],
-    (ring_len, area): (u32, u64),
+    (ring_len, (card_area, host_area)): (u32, (u64, u64)),
     mut rng: Rng,
     trace: &Trace,
 ) -> Result<(CardEnd, HostEnd), Failure> {
@@ -151,7 +151,7 @@ pub(super) fn attach(
         host_pollers: 0,
     };
     let mut attachment = CardAttachment::new(identity, CardDma::own(Box::new(dma.clone())));
-    let sizes = GroupSizes { request: ring_len, response: ring_len, card_area: area, host_area: area };
+    let sizes = GroupSizes { request: ring_len, response: ring_len, card_area, host_area };
     let spec = attachment.plan_group(sizes).map_err(|error| failed(&error))?;
     let region = Region::on_heap(spec.region_len as usize);
     let opened = attachment.open_group(1, SPLIT_SERVICE, &spec, Some(region.clone()), service);

@@ -268,7 +268,9 @@ impl Plan {
             self.is_embedded = true;
             self.set_weight(Fault::StorePower, pick(rng, &[0, 2, 6]));
         }
-        self.placement = pick(rng, &[Placement::Split, Placement::Split, Placement::Split, Placement::Host]);
+        let placements =
+            [Placement::Split, Placement::Split, Placement::Split, Placement::Host, Placement::Accelerator];
+        self.placement = pick(rng, &placements);
         self.has_operator = rng.one_in(5);
         self.operator_one_in = pick(rng, &[300, 1000, 3000]);
     }
@@ -303,9 +305,10 @@ impl Plan {
         1 + u32::from(self.has_operator)
     }
 
-    /// Bytes of the areas of a port.
-    pub(super) fn area_len(&self) -> u64 {
-        self.placement.area_len().unwrap_or(super::link::AREA)
+    /// Bytes of the card's area of a port, and of the host's.
+    pub(super) fn area_lens(&self) -> (u64, u64) {
+        let (card, host) = self.placement.area_lens();
+        (card.max(super::link::AREA), host.max(super::link::AREA))
     }
 
     /// Blocks of the disk.

@@ -157,7 +157,7 @@ impl Points {
                 VolumePlan::Index(_) => Some("post: index"),
                 VolumePlan::Move(_) => Some("post: move"),
                 VolumePlan::Call { header, .. } => call(RequestMessage::decode(header).ok()?.request.kind()),
-                VolumePlan::Take { .. } => None,
+                VolumePlan::Take { .. } | VolumePlan::Press(_) => None,
             },
             TierAction::Metadata(_, MetadataOp::Grant { .. }) => Some("store: grant"),
             TierAction::Metadata(_, MetadataOp::Renew { .. }) => Some("store: renew"),

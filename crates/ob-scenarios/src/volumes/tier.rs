@@ -103,7 +103,7 @@ impl Tier {
             self.trace.note("host begins", &[self.host_lives]);
             let life = Incarnation(self.host_lives);
             let rng = self.rng.fork_numbered("host", self.host_lives);
-            let end = card.attach(life, (plan.ring_len, plan.area_len()), &rng, &self.trace)?;
+            let end = card.attach(life, (plan.ring_len, plan.area_lens()), &rng, &self.trace)?;
             let ends = (self.store.clone(), self.clock);
             let config = tier_config(plan, self.number)?;
             self.host = Some(Host::new(config, end, life, ends, (&self.trace, self.seen.clone()))?);

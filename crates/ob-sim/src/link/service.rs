@@ -221,8 +221,8 @@ impl CardService for Echo {
             return;
         };
         job.state = match (done.bulk, is_ok) {
-            (Bulk::Read { into, .. }, true) => State::Here(into.into(), false),
-            (Bulk::Read { .. }, false) => State::Wanted,
+            (Bulk::Read { into, .. } | Bulk::ReadBack { into, .. }, true) => State::Here(into.into(), false),
+            (Bulk::Read { .. } | Bulk::ReadBack { .. }, false) => State::Wanted,
             (Bulk::Write { .. }, true) => State::Written,
             (Bulk::Write { from, .. }, false) => State::Here(from, true),
         };

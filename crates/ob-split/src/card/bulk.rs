@@ -2,7 +2,7 @@
 
 use ob_ring::{Bulk, BulkDone, BulkRefusal, CardSender, RefusedBulk};
 
-use super::dialect::{Dialect, Encoding, Found};
+use super::dialect::{Dialect, Encoding, Found, Moved};
 use super::flight::{Doing, Flight, FlightKey, Memory, of_token, token_of};
 use super::front::Front;
 use super::port::{Hostile, Port};
@@ -20,16 +20,17 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         from: Register,
     ) -> Went {
         let refused = Went::Failed(CompletionStatus::Refused);
-        let Some(area) = self.dialect.area(&flight.entry.posted(), number(piece)) else { return refused };
-        let source = self.source(flight, piece, from);
-        // More than there is, a host knows not to ask for.
-        let Some(bytes) = source.and_then(|source| source.part(0..area.len as usize)) else {
-            return Went::Hostile;
+        let Some(source) = self.source(flight, piece, from) else { return Went::Hostile };
+        let moved = Moved::ToHost(source.len() as u32);
+        let Some(area) = self.dialect.area(&flight.entry.posted(), number(piece), moved) else {
+            return refused;
         };
+        // More than there is, a host knows not to ask for.
+        let Some(bytes) = source.part(0..area.len as usize) else { return Went::Hostile };
         self.begin_transfer(key, flight, piece, Bulk::Write { from: bytes.into(), at: area.at })
     }
 
-    /// Out of the host's area.
+    /// Out of the host's area, or what was put into the card's.
     pub(super) fn move_from_host(
         &mut self,
         key: FlightKey,
@@ -38,7 +39,9 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         into: Register,
     ) -> Went {
         let refused = Went::Failed(CompletionStatus::Refused);
-        let Some(area) = self.dialect.area(&flight.entry.posted(), number(piece)) else { return refused };
+        let Some(area) = self.dialect.area(&flight.entry.posted(), number(piece), Moved::FromHost) else {
+            return refused;
+        };
         let room = if flight.is_record(Step::FromHost { into }, into) {
             match self.record_room(key, flight, piece, area.len as usize) {
                 Ok(room) => Some(room),
@@ -52,7 +55,9 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             return Went::Hostile;
         }
         room.truncate(area.len as usize);
-        self.begin_transfer(key, flight, piece, Bulk::Read { at: area.at, into: room })
+        let (at, into) = (area.at, room);
+        let bulk = if area.is_back { Bulk::ReadBack { at, into } } else { Bulk::Read { at, into } };
+        self.begin_transfer(key, flight, piece, bulk)
     }
 
     fn begin_transfer(&mut self, key: FlightKey, flight: &mut Flight, piece: u16, bulk: Bulk) -> Went {
@@ -89,7 +94,11 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let of = flight.piece_mut(piece);
         of.doing = Doing::Nothing;
         match (done.result, done.bulk, step) {
-            (Ok(()), Bulk::Read { into, .. }, Some(Step::FromHost { into: register })) => {
+            (
+                Ok(()),
+                Bulk::Read { into, .. } | Bulk::ReadBack { into, .. },
+                Some(Step::FromHost { into: register }),
+            ) => {
                 of.know(register, Found { len: into.len() as u32, encoding: Encoding::Plain, crc: None });
                 of.put(register, Memory::Written(into.share()));
                 of.at = at + 1;

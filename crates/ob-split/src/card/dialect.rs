@@ -125,6 +125,25 @@ pub struct Area {
     pub at: u64,
     /// How many they are: of `ToHost` from the front of the register on.
     pub len: u32,
+    /// Whether `FromHost` takes them out of the card's area, where they were put before.
+    pub is_back: bool,
+}
+
+impl Area {
+    /// Bytes that go to the host, or that it gives.
+    #[must_use]
+    pub const fn new(at: u64, len: u32) -> Self {
+        Self { at, len, is_back: false }
+    }
+}
+
+/// What is moved between a register and an area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// Bytes of a register, which has so many.
+    ToHost(u32),
+    /// Bytes that it is to have.
+    FromHost,
 }
 
 /// What is known of a piece's bytes when they are sent.
@@ -398,8 +417,8 @@ pub trait Dialect {
 
     /// Where in an area a piece's bytes lie, if any do: without that, `ToHost` and `FromHost` fail. More than there are to be put there, or
     /// have room where they are to go, or what leaves the area, closes the group.
-    fn area(&self, plan: &Posted<'_>, piece: u16) -> Option<Area> {
-        let _ = (plan, piece);
+    fn area(&self, plan: &Posted<'_>, piece: u16, moved: Moved) -> Option<Area> {
+        let _ = (plan, piece, moved);
         None
     }
 

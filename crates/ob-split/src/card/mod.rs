@@ -43,10 +43,12 @@ pub use call::{CALL_LEN, Call};
 pub use channel::ChannelKey;
 pub use config::{IntakeConfig, PortConfig};
 pub use dialect::{
-    Area, BEFORE_MAX, Channels, Dialect, Encoding, Found, Judgement, KEPT_BEFORE_MAX, Message, Name, Outcome,
-    PARTS_MAX, PIECE_LEN, PIECES_MAX, Part, Parts, Pieces, Place, Posted, Reject, Told, Words, ZEROS_MAX,
+    Area, BEFORE_MAX, Channels, Dialect, Encoding, Found, Judgement, KEPT_BEFORE_MAX, Message, Moved, Name,
+    Outcome, PARTS_MAX, PIECE_LEN, PIECES_MAX, Part, Parts, Pieces, Place, Posted, Reject, Told, Words,
+    ZEROS_MAX,
 };
 pub use front::{Arrived, Front, FrontAnswer, FrontKey, NoFront};
+pub use gate::SharedGate;
 pub use port::Hostile;
 pub use records::{RECORD_BLOCK_LEN, RetainedCounts};
 pub use service::{PortCounts, SplitCard};

@@ -56,6 +56,9 @@ pub enum Hostile {
     /// It posts a plan of a handle that another is under way with.
     #[error("a plan of the handle {0} is under way already")]
     Busy(u32),
+    /// Its gate was closed at another port.
+    #[error("its gate is closed: another port of it is over")]
+    GateOver,
     /// It posts more than it may.
     #[error("it posts more plans than may be under way")]
     Plans,
@@ -321,12 +324,15 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         if self.is_welcome {
             return Err(Hostile::Order);
         }
-        // There is one port, so no other has given a gate.
-        if hello.gate.is_some() {
-            self.outbox.refused = Some(RefusedCode::GateClosed);
-            return Ok(());
-        }
-        let gate = self.gate.open(self.config.incarnation);
+        let gate = match hello.gate {
+            // Another port has given it.
+            Some(gate) if self.gate.join(gate) => gate,
+            Some(_) => {
+                self.outbox.refused = Some(RefusedCode::GateClosed);
+                return Ok(());
+            }
+            None => self.gate.open(self.config.incarnation),
+        };
         self.is_welcome = true;
         self.grant_ahead();
         self.outbox.welcome = Some((self.welcome(gate), self.engines.list().to_vec()));

@@ -3,14 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ob_core::{AttachmentId, Instant, ListenerId, Net, Streams};
+use ob_core::{AttachmentId, GateId, Instant, ListenerId, Net, Streams};
 use ob_ring::{Batch, BulkDone, CardSender, CardService, GroupKey};
 
 use super::channel::ChannelKey;
 use super::config::PortConfig;
 use super::dialect::Dialect;
 use super::front::Front;
-use super::port::Port;
+use super::gate::{Gate, SharedGate};
+use super::port::{Hostile, Port};
 use super::records::RetainedCounts;
 use crate::engine::{EngineId, Engines};
 use crate::wire::{ChannelState, Engine, PlanId, SPLIT_SERVICE};
@@ -79,6 +80,16 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
     /// for. They wait as they would without a host.
     pub fn hold_back(&mut self, is_held_back: bool) {
         self.port.is_held_back = is_held_back;
+    }
+
+    /// Has the port's gate be that of other ports, too: before a host comes.
+    pub fn share_gate(&mut self, gate: &SharedGate) {
+        self.port.gate = Gate::of(gate.clone());
+    }
+
+    /// The gate of its host, if it has one.
+    pub fn gate(&self) -> Option<GateId> {
+        self.port.gate.id()
     }
 
     /// What it has at the moment.
@@ -193,6 +204,9 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
 
     /// Gives the ring what waits for it, and the front the answers that may leave.
     fn pump(&mut self, ring: &mut CardSender) {
+        if self.port.gate.has_ended() {
+            self.port.hostile.get_or_insert(Hostile::GateOver);
+        }
         self.port.transfer(ring);
         if let Some(hostile) = self.port.hostile.take() {
             tracing::warn!("the host of a port is sent away: {hostile}");
@@ -307,6 +321,7 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> CardService for SplitCard<N, F, D
             || port.outbox.has_some()
             || port.outbox.has_answers()
             || port.hostile.is_some()
+            || port.gate.has_ended()
             || self.is_quiet_too_long();
         let has_headers = port.to_tell() > 0 && port.messages.has_untold();
         groups.extend(self.key.filter(|_| waits || has_headers));

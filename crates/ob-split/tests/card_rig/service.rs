@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ob_core::{Instant, Units};
 use ob_split::card::{
-    Area, Arrived, Call, Channels, Dialect, Encoding, Found, Front, FrontAnswer, FrontKey, Judgement, Name,
-    Outcome, Part, Parts, Pieces, Place, Posted, Reject, Told, Words,
+    Area, Arrived, Call, Channels, Dialect, Encoding, Found, Front, FrontAnswer, FrontKey, Judgement, Moved,
+    Name, Outcome, Part, Parts, Pieces, Place, Posted, Reject, Told, Words,
 };
 use ob_split::wire::{
     Answers, Broken, ChannelId, CompletionStatus, Definition, Header, Otherwise, Plan, PlanId, REPLY,
@@ -347,10 +347,9 @@ impl Dialect for TestDialect {
         Judgement::Good
     }
 
-    fn area(&self, plan: &Posted<'_>, _: u16) -> Option<Area> {
+    fn area(&self, plan: &Posted<'_>, _: u16, _: Moved) -> Option<Area> {
         // In place of the slot, in units of 64 bytes.
-        (plan.slot.0 != u16::MAX)
-            .then_some(Area { at: u64::from(plan.slot.0) * 64, len: plan.argument.into() })
+        (plan.slot.0 != u16::MAX).then_some(Area::new(u64::from(plan.slot.0) * 64, plan.argument.into()))
     }
 
     fn status(&self, plan: &Posted<'_>) -> u16 {

@@ -17,8 +17,8 @@ use std::time::Duration;
 use ob_core::{IdMap, Instant, Lba, Sequence, Units};
 use ob_format::volume::{Encoding as Stored, RECORD_HEADER_LEN, RecordHeader, RecordKind};
 use ob_split::card::{
-    Area, Channels, Dialect, Encoding, Found, Judgement, Name, Outcome, Part as BytesPart, Parts, Pieces,
-    Place, Posted, Reject, Told, Words,
+    Area, Channels, Dialect, Encoding, Found, Judgement, Moved, Name, Outcome, Part as BytesPart, Parts,
+    Pieces, Place, Posted, Reject, Told, Words,
 };
 use ob_split::wire::{
     Broken, ChannelId, CompletionStatus, Header, PlanEntry, REPLY_PAYLOAD_MAX, Register, Set, SetWhat, Slot,
@@ -301,8 +301,10 @@ impl VolumeDialect {
                 }
                 Ok(Pieces { count, told: Told::Each })
             }
-            VolumePlan::Take { .. } if plan.message.is_some() => Ok(Pieces { count: 1, told: Told::Once }),
-            VolumePlan::Take { .. } => Err(HOSTILE),
+            VolumePlan::Take { .. } | VolumePlan::Press(_) if plan.message.is_some() => {
+                Ok(Pieces { count: 1, told: Told::Once })
+            }
+            VolumePlan::Take { .. } | VolumePlan::Press(_) => Err(HOSTILE),
         }
     }
 }
@@ -409,6 +411,7 @@ impl Dialect for VolumeDialect {
                 VolumePlan::Answer { .. }
                 | VolumePlan::Call { .. }
                 | VolumePlan::Take { .. }
+                | VolumePlan::Press(_)
                 | VolumePlan::Look(_)
                 | VolumePlan::Copy(_),
             )
@@ -440,6 +443,7 @@ impl Dialect for VolumeDialect {
             Ok(VolumePlan::Copy(copy)) => copy.len(),
             Ok(VolumePlan::Look(look)) => memory_of_look(&look, register),
             Ok(VolumePlan::Index(index)) => index.length,
+            Ok(VolumePlan::Press(press)) => press.length,
             Ok(VolumePlan::Move(moved)) => memory_of_move(&moved, register),
             _ => 0,
         }
@@ -465,18 +469,22 @@ impl Dialect for VolumeDialect {
         self.accept_retained(plan, piece, (before, payload), parts)
     }
 
-    fn area(&self, plan: &Posted<'_>, piece: u16) -> Option<Area> {
+    fn area(&self, plan: &Posted<'_>, piece: u16, moved: Moved) -> Option<Area> {
         match decode(plan).ok()? {
             VolumePlan::Look(look) => self.area_of_look(number_of(plan, piece), &look),
-            VolumePlan::Index(index) => Some(Area { at: index.at, len: index.length }),
+            VolumePlan::Index(index) => Some(Area::new(index.at, index.length)),
             VolumePlan::Take { slot, offset, length } => {
                 let at = u64::from(slot.0) * TAKE_SLOT_LEN + u64::from(offset);
-                Some(Area { at: TAKE_BASE + at, len: length })
+                Some(Area::new(TAKE_BASE + at, length))
             }
             VolumePlan::Given(given) => {
                 let piece = given.piece(piece.into())?;
-                Some(Area { at: piece.at, len: piece.stored })
+                Some(Area { is_back: piece.is_back, ..Area::new(piece.at, piece.stored) })
             }
+            VolumePlan::Press(press) => Some(match moved {
+                Moved::FromHost => Area { is_back: true, ..Area::new(press.at, press.length) },
+                Moved::ToHost(len) => Area::new(press.into, len),
+            }),
             _ => None,
         }
     }
@@ -551,7 +559,7 @@ impl Dialect for VolumeDialect {
             VolumePlan::Look(look) => self.place_look(&look),
             VolumePlan::Index(index) => self.place_index(plan, &index, found, before),
             VolumePlan::Move(moved) => self.place_move(plan, &moved, found, before),
-            VolumePlan::Answer { .. } | VolumePlan::Take { .. } => Err(HOSTILE),
+            VolumePlan::Answer { .. } | VolumePlan::Take { .. } | VolumePlan::Press(_) => Err(HOSTILE),
         }
     }
 
@@ -636,8 +644,13 @@ impl Dialect for VolumeDialect {
 
     fn words(&mut self, plan: &Posted<'_>, piece: u16, outcome: &Outcome) -> Words {
         let number = number_of(plan, piece);
-        if let Some(words) = self.words_of_look(number, outcome.status == CompletionStatus::Good) {
+        let went_well = outcome.status == CompletionStatus::Good;
+        if let Some(words) = self.words_of_look(number, went_well) {
             return words;
+        }
+        if let Ok(VolumePlan::Press(_)) = decode(plan) {
+            let offset = if went_well { outcome.found.len } else { 0 };
+            return Words { offset, ..Words::default() };
         }
         let placed = self.placed.remove(&number);
         self.fetched.remove(&number);
@@ -734,7 +747,7 @@ impl VolumeDialect {
             },
             VolumePlan::Look(look) => (look.request, 0),
             VolumePlan::Call { header, .. } => return Header::decode(header, MAGIC).ok(),
-            VolumePlan::Answer { .. } | VolumePlan::Take { .. } => return None,
+            VolumePlan::Answer { .. } | VolumePlan::Take { .. } | VolumePlan::Press(_) => return None,
         };
         // The port puts in tag and length; this one checks that a server would take it.
         let encoded = RequestMessage { tag: 0, payload_len, request }.encode().ok()?;

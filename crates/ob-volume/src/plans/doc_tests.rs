@@ -22,13 +22,14 @@ fn coded() -> Vec<Fields> {
         entry(ReadPartBody::FIELDS),
         RangeBody::FIELDS.to_vec(),
         entry(CallBody::FIELDS),
-        entry(TakeBody::FIELDS),
+        entry(super::take::TAKE_FIELDS),
         entry(super::copy::FIELDS),
         entry(super::look::FIELDS),
         entry(super::index::FIELDS),
         entry(super::moves::FIELDS),
         entry(super::given::FIELDS),
         super::given::EACH_FIELDS.to_vec(),
+        entry(super::take::PRESS_FIELDS),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! `WRITE_GIVEN`: records whose payloads the host has made of what it took, and gives back as they are to be stored.
+//! `WRITE_GIVEN`: records whose payloads the host has made of what it took, or has had made, and gives back as they are to be stored.
 
 use ob_core::{Sequence, layout};
 use ob_format::volume::STORED_MAX;
@@ -19,10 +19,14 @@ pub(super) const EACH_GIVEN_LEN: usize = 16;
 /// Most pieces of a plan: those of the longest payload.
 pub const GIVEN_MAX: usize = (PAYLOAD_MAX / PIECE_LEN) as usize;
 
+/// Bits of the encoding.
+const LZ4: u32 = 1;
+const BACK: u32 = 2;
+
 layout!(GivenBody, GIVEN_LEN, { sequence: U64, first: U32, blocks: U32 });
 layout!(GivenPieceBody, EACH_GIVEN_LEN, { at: U64, stored: U32, encoding: U32 });
 
-/// A record's payload, as it lies in the host's area.
+/// A record's payload, as it lies in an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GivenPiece {
     /// Where it begins.
@@ -31,6 +35,8 @@ pub struct GivenPiece {
     pub stored: u32,
     /// Whether it is compressed, or as it was.
     pub is_lz4: bool,
+    /// Whether it lies in the card's area, where the card has put it, or in the host's.
+    pub is_back: bool,
 }
 
 /// Blocks of a message become records, whose payloads the host gives.
@@ -54,22 +60,22 @@ impl GivenPiece {
 
     fn of(body: &GivenPieceBody) -> Result<Self, &'static str> {
         let (at, stored) = (body.at.get(), body.stored.get());
-        let is_lz4 = match body.encoding.get() {
-            0 => false,
-            1 => true,
-            _ => return Err("an encoding that there is not"),
-        };
+        let encoding = body.encoding.get();
+        if encoding & !(LZ4 | BACK) != 0 {
+            return Err("an encoding that there is not");
+        }
+        let (is_lz4, is_back) = (encoding & LZ4 != 0, encoding & BACK != 0);
         if stored == 0 || stored > STORED_MAX || at.checked_add(stored.into()).is_none() {
             return Err("a payload that no record has");
         }
-        Ok(Self { at, stored, is_lz4 })
+        Ok(Self { at, stored, is_lz4, is_back })
     }
 
     fn body(&self) -> GivenPieceBody {
         GivenPieceBody {
             at: self.at.into(),
             stored: self.stored.into(),
-            encoding: u32::from(self.is_lz4).into(),
+            encoding: (u32::from(self.is_lz4) * LZ4 | u32::from(self.is_back) * BACK).into(),
         }
     }
 }

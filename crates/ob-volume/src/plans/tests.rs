@@ -249,10 +249,12 @@ fn moves_say_where_from_and_how_much() {
 
 #[test]
 fn what_the_host_gives_lies_in_its_area() {
-    let piece = GivenPiece { at: TAKE_BASE, stored: 100, is_lz4: true };
+    let piece = GivenPiece { at: TAKE_BASE, stored: 100, is_lz4: true, is_back: false };
     let part = Some(Part { first: 3, blocks: 40 });
-    for part in [None, part] {
+    for (part, is_back) in [(None, false), (part, false), (part, true)] {
+        let piece = GivenPiece { is_back, ..piece };
         let posted = PostedPlan::given(HANDLE, SLOT, sequence(9), part, &[piece; 3]).unwrap();
+        assert_eq!(posted.arguments[28], 1 + 2 * u8::from(is_back));
         across(&posted, |entry| {
             let Ok(VolumePlan::Given(given)) = VolumePlan::decode(entry) else { panic!("{entry:?}") };
             assert_eq!((given.slot, given.sequence, given.part, given.len()), (SLOT, sequence(9), part, 3));
@@ -274,6 +276,24 @@ fn what_the_host_gives_lies_in_its_area() {
 }
 
 #[test]
+fn what_the_card_compresses_for_the_host_is_a_piece_at_most() {
+    let press = CardPress { effort: 2, at: TAKE_BASE, into: TAKE_BASE + TAKE_SLOT_LEN, length: PIECE_LEN };
+    let posted = PostedPlan::press(HANDLE, &press).unwrap();
+    assert_eq!((posted.argument, posted.arguments.len()), (2, 24));
+    across(&posted, |entry| assert_eq!(VolumePlan::decode(entry), Ok(VolumePlan::Press(press))));
+    let is_posted = |press| PostedPlan::press(HANDLE, &press).is_ok();
+    assert!(!is_posted(CardPress { effort: 0, ..press }), "what stays as it is needs no card");
+    assert!(!is_posted(CardPress { effort: EFFORT_MAX + 1, ..press }));
+    assert!(
+        !is_posted(CardPress { length: 0, ..press })
+            && !is_posted(CardPress { length: PIECE_LEN + 1, ..press })
+    );
+    assert!(
+        !is_posted(CardPress { at: u64::MAX, ..press }) && !is_posted(CardPress { into: u64::MAX, ..press })
+    );
+}
+
+#[test]
 fn writes_are_cut_into_full_pieces() {
     assert_eq!(piece_blocks(BlockLen::Large), 16);
     assert_eq!([1, 16, 17, 256].map(|blocks| pieces(blocks, BlockLen::Large)), [1, 1, 2, 16]);
@@ -284,7 +304,7 @@ proptest! {
     /// Whatever an entry has is refused, or is what would be posted for it.
     #[test]
     fn entries_have_one_meaning(
-        plan in 0u8..22,
+        plan in 0u8..23,
         argument in prop_oneof![0u8..6, any::<u8>()],
         slot in prop_oneof![0u16..6, any::<u16>()],
         arguments in prop::collection::vec(prop_oneof![Just(0u8), 0u8..3, Just(64), any::<u8>()], 0..128),
@@ -302,6 +322,7 @@ proptest! {
             VolumePlan::Answer { status, has_bytes } => Ok(PostedPlan::answer(HANDLE, status, has_bytes)),
             VolumePlan::Call { channel, header, payload } => PostedPlan::call(HANDLE, channel, header, payload),
             VolumePlan::Take { slot, offset, length } => PostedPlan::take(HANDLE, slot, offset, length),
+            VolumePlan::Press(press) => PostedPlan::press(HANDLE, &press),
             VolumePlan::Copy(copy) => PostedPlan::copy(HANDLE, &copy),
             VolumePlan::Look(look) => PostedPlan::look(HANDLE, &look),
             VolumePlan::Index(index) => PostedPlan::index(HANDLE, &index),

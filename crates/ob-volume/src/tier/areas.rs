@@ -14,9 +14,10 @@ use ob_split::ledger::{Ledger, Place};
 use ob_split::wire::{Completion, CompletionStatus, Slot};
 
 use super::core::TierCore;
+use super::ports::MAIN;
 use super::servers::{Call, CallFor, Errand, channel_of};
 use super::slots::ChunkPlace;
-use super::{PortNumber, TierAction, TierError};
+use super::{TierAction, TierError};
 use crate::plans::{Index, IndexPart, LOOK_BYTES_MAX, Look, PostedPlan};
 use crate::wire::{Refusal, Request};
 
@@ -139,8 +140,8 @@ impl TierCore {
             return self.areas.card.give_back(place);
         };
         self.areas.looks.insert(handle.0, place);
-        self.calls.insert(handle.0, Call { server, of: CallFor::Look(of) });
-        self.calls_waiting.push_back(plan);
+        self.calls.insert(handle.0, Call { port: MAIN, server, of: CallFor::Look(of) });
+        self.post_call(plan);
     }
 
     /// A look is over; those that wait for its slot go on.
@@ -198,10 +199,11 @@ impl TierCore {
             self.areas.host.give_back(place);
             return false;
         };
-        self.actions.push_back(TierAction::Upload { port: PortNumber(0), at: place.offset(), bytes });
+        self.actions.push_back(TierAction::Upload { port: MAIN, at: place.offset(), bytes });
         self.areas.uploads.insert(handle.0, place);
-        self.calls.insert(handle.0, Call { server: usize::MAX, of: CallFor::Record(record) });
-        self.calls_waiting.push_back(plan);
+        let of = CallFor::Record(record);
+        self.calls.insert(handle.0, Call { port: MAIN, server: usize::MAX, of });
+        self.post_call(plan);
         true
     }
 

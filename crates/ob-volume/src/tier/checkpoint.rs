@@ -23,6 +23,7 @@ use super::chunks::{ChunkIs, Pinned, TierChunk};
 use super::core::TierCore;
 use super::opening::OpenFor;
 use super::plant::{Bug, is_planted};
+use super::ports::MAIN;
 use super::segments::{SegmentCore, Standing};
 use super::space::Fullness;
 use super::store::Then;
@@ -360,7 +361,7 @@ impl TierCore {
     fn write_record(&mut self, now: Instant, name: SegmentName, part: IndexPart, bytes: Vec<u8>) -> bool {
         let units = units_of(bytes.len());
         let Some(place) = self.index_chunk(now, name, units) else { return false };
-        let slot = match self.pin_chunk(name, place) {
+        let slot = match self.pin_chunk(MAIN, name, place) {
             Pinned::Yes(slot) => slot,
             Pinned::NoSlot => return false,
             Pinned::NoMember => {
@@ -374,13 +375,13 @@ impl TierCore {
         let Some(segment) = self.segments.get_mut(&name) else { return false };
         let attempt = checkpoint.attempt;
         let Some(sequence) = segment.take_sequence() else {
-            self.slots.unpin(slot);
+            self.unpin_main(slot);
             self.give_checkpoint_up(name);
             return false;
         };
         let record = RecordFor { chunk: (name, place), part, sequence, units, slot, attempt };
         if !self.index_record(record, effort, bytes) {
-            self.slots.unpin(slot);
+            self.unpin_main(slot);
             return false;
         }
         if let Some(checkpoint) = self.checkpoints.get_mut(&name) {
@@ -397,7 +398,7 @@ impl TierCore {
     /// A record of the index is on all members, or is not.
     pub(super) fn index_written(&mut self, now: Instant, record: RecordFor, completion: &Completion) {
         let (name, place) = record.chunk;
-        self.slots.unpin(record.slot);
+        self.unpin_main(record.slot);
         self.ready.extend(self.slotless.drain(..));
         let mut is_good = completion.status == CompletionStatus::Good;
         let (offset, units) = (Units(completion.offset), Units(completion.units.into()));

@@ -13,6 +13,7 @@ use ob_split::wire::{ChannelId, Handle, MEMBERS_MAX, Set, SetWhat, Slot};
 
 use super::core::TierCore;
 use super::plant::{Bug, is_planted};
+use super::ports::MAIN;
 use super::seal::Seal;
 use super::servers::{ServerCore, channel_of};
 use super::slots::Found;
@@ -56,6 +57,8 @@ pub(super) struct Unresolved {
 pub(super) struct TierChunk {
     pub(super) number: ChunkId,
     pub(super) kind: ChunkKind,
+    /// Which port writes to it, while it is open.
+    pub(super) port: PortNumber,
     /// In which it was created.
     pub(super) epoch: Epoch,
     /// Of its record in the store.
@@ -99,6 +102,7 @@ impl TierChunk {
         Self {
             number,
             kind,
+            port: MAIN,
             epoch,
             revision,
             is: ChunkIs::Open,
@@ -173,15 +177,19 @@ impl TierChunk {
 impl TierCore {
     /// The members of a chunk that was written to are not all there, and nothing is under way to it: what is written next goes to another.
     pub(super) fn close_if_memberless(&mut self, now: Instant, name: SegmentName) {
-        let Some(segment) = self.segments.get(&name) else { return };
-        let Some((place, chunk)) = segment.open.and_then(|place| Some((place, segment.chunks.get(place)?)))
-        else {
-            return;
-        };
-        let is_ready = |member: &usize| self.servers.get(*member).is_some_and(ServerCore::is_ready);
-        if !chunk.members.iter().all(is_ready) {
+        while let Some(place) = self.first_memberless(name) {
             self.close_chunk(now, name, place);
         }
+    }
+
+    fn first_memberless(&self, name: SegmentName) -> Option<usize> {
+        let segment = self.segments.get(&name)?;
+        let is_memberless = |port: PortNumber, place: usize| {
+            let chunk = segment.chunks.get(place);
+            chunk.is_some_and(|chunk| !chunk.members.iter().all(|member| self.is_ready_at(port, *member)))
+        };
+        let mut open = segment.open.iter();
+        open.find(|(port, place)| is_memberless(**port, **place)).map(|(_, place)| *place)
     }
 
     /// The record of a chunk that these servers have, and that has so much; nothing if it is not known who all of them are.
@@ -239,21 +247,26 @@ impl TierCore {
     }
 
     /// A slot by which a plan names a chunk, one user more; nothing if there is none to spare, or nobody who has the chunk.
-    pub(super) fn pin_chunk(&mut self, name: SegmentName, place: usize) -> Pinned {
+    pub(super) fn pin_chunk(&mut self, port: PortNumber, name: SegmentName, place: usize) -> Pinned {
         let Some(segment) = self.segments.get(&name) else { return Pinned::NoMember };
-        let is_open = segment.chunks.get(place).is_some_and(TierChunk::is_open);
+        // Another port that writes to it has it as one to read.
+        let is_its = |chunk: &TierChunk| chunk.is_open() && chunk.port == port;
+        let is_open = segment.chunks.get(place).is_some_and(is_its);
         let (Some(chunk), epoch) = (segment.chunks.get(place), segment.epoch()) else {
             return Pinned::NoMember;
         };
-        let is_ready = |member: &&usize| self.servers.get(**member).is_some_and(ServerCore::is_ready);
-        let slot = match self.slots.pin((name, place)) {
+        let Some(slots) = self.ports.get_mut(&port).map(|port| &mut port.slots) else {
+            return Pinned::NoMember;
+        };
+        let slot = match slots.pin((name, place)) {
             None => return Pinned::NoSlot,
             Some(Found::Set(slot)) => return Pinned::Yes(slot),
             Some(Found::New(slot)) => slot,
         };
+        let is_ready = |member: &&usize| self.is_ready_at(port, **member);
         let named = chunk.members.iter().filter(is_ready);
         // A place means one record for ever: who is not named may have it, too (R5).
-        let asks_strays = !is_open && !is_planted(Bug::StrayUnasked);
+        let asks_strays = !chunk.is_open() && !is_planted(Bug::StrayUnasked);
         let strays = chunk.strays.iter().filter(|_| asks_strays).filter(is_ready);
         let servers: Vec<usize> = named.clone().chain(strays).copied().take(MEMBERS_MAX).collect();
         let members = servers.len();
@@ -266,7 +279,9 @@ impl TierCore {
         let has_all = members == chunk.members.len() + chunk.strays.len();
         if members == 0 || (is_open && !has_named) {
             // Nothing was said of it to the card.
-            self.slots.forget(slot);
+            if let Some(port) = self.ports.get_mut(&port) {
+                port.slots.forget(slot);
+            }
             return Pinned::NoMember;
         }
         let set = Set {
@@ -279,8 +294,10 @@ impl TierCore {
             offset: chunk.end,
             length: chunk.length,
         };
-        self.slots.set_members(slot, servers, has_all, is_open);
-        self.actions.push_back(TierAction::Set { port: PortNumber(0), set });
+        if let Some(port) = self.ports.get_mut(&port) {
+            port.slots.set_members(slot, servers, has_all, is_open);
+        }
+        self.actions.push_back(TierAction::Set { port, set });
         Pinned::Yes(slot)
     }
 }

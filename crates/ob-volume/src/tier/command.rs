@@ -14,6 +14,7 @@ use zerocopy::FromBytes;
 
 use super::chunks::{Pinned, TierChunk};
 use super::core::{Line, TierCore};
+use super::given::Placement;
 use super::index::{Index, Stretch};
 use super::opening::OpenFor;
 use super::plant::{Bug, is_planted};
@@ -77,6 +78,10 @@ pub(super) enum Posted {
     },
     /// The payload of a write goes to the host.
     Take,
+    /// A piece of it is compressed by the card.
+    Press {
+        part: Part,
+    },
     Answer,
 }
 
@@ -95,6 +100,9 @@ pub(super) enum Worst {
 /// A command, from its header to its answer.
 #[derive(Debug)]
 pub(super) struct Command {
+    /// By which port it came, and as what that knows it.
+    pub(super) port: PortNumber,
+    pub(super) message: Handle,
     /// When it is answered, if it still waits for something then.
     pub(super) held_until: Instant,
     pub(super) what: What,
@@ -111,6 +119,8 @@ pub(super) struct Command {
     pub(super) posted: Posted,
     /// Where its payload is, if the host has taken it.
     pub(super) taken: Option<u16>,
+    /// Pieces of it that the card was asked to compress, and how many bytes each has now.
+    pub(super) pressed: Vec<(Part, u32)>,
     /// Slots that the plan names.
     pub(super) pins: Vec<Slot>,
     /// Whether it stands in the way of others, or behind them.
@@ -156,38 +166,45 @@ pub(super) const NO_NAMESPACE: Status = Status::INVALID_NAMESPACE.with_do_not_re
 
 impl TierCore {
     /// A command has come.
-    pub(super) fn header(&mut self, now: Instant, header: &HeaderEntry) -> Result<(), TierError> {
+    pub(super) fn header(
+        &mut self,
+        now: Instant,
+        port: PortNumber,
+        header: &HeaderEntry,
+    ) -> Result<(), TierError> {
         let handle = header.descriptor().handle;
-        let is_early = |(_, early): &(Instant, HeaderEntry)| early.descriptor().handle == handle;
+        let is_early = |(_, of, early): &(Instant, PortNumber, HeaderEntry)| {
+            (*of, early.descriptor().handle) == (port, handle)
+        };
         if handle.0 >= HOST_HANDLES
-            || self.commands.contains_key(&handle.0)
+            || self.known_as(port, handle).is_some()
             || self.early.iter().any(is_early)
         {
             return Err(TierError::Handle(handle));
         }
-        if self.commands.len() + self.early.len() >= self.config.commands_max {
+        if self.commands_of(port) >= self.config.commands_max {
             return Err(TierError::Commands(self.config.commands_max));
         }
         self.counts.commands += 1;
         if self.is_listed {
-            self.admit(now, header);
+            self.admit(now, port, header);
         } else {
-            self.early.push_back((now + self.config.hold, *header));
+            self.early.push_back((now + self.config.hold, port, *header));
         }
         Ok(())
     }
 
     /// It is known which volumes there are, or that none will be.
     pub(super) fn take_early(&mut self) {
-        while let Some((_, header)) = self.early.pop_front() {
-            self.admit(self.now, &header);
+        while let Some((_, port, header)) = self.early.pop_front() {
+            self.admit(self.now, port, &header);
         }
     }
 
     /// A command begins.
-    pub(super) fn admit(&mut self, now: Instant, header: &HeaderEntry) {
+    pub(super) fn admit(&mut self, now: Instant, port: PortNumber, header: &HeaderEntry) {
         let descriptor = header.descriptor();
-        let handle = descriptor.handle;
+        let handle = self.free_handle();
         let asked = match SubmissionEntry::ref_from_bytes(header.bytes()) {
             Ok(entry) => self.asked(entry, descriptor.length),
             Err(_) => Err(Status::INTERNAL_ERROR),
@@ -206,6 +223,8 @@ impl TierCore {
         let held_until = now + self.config.hold;
         let whole = Part { first: 0, blocks: asked.blocks };
         let command = Command {
+            port,
+            message: descriptor.handle,
             held_until,
             what: asked.what,
             volume: asked.volume,
@@ -217,6 +236,7 @@ impl TierCore {
             status,
             posted: Posted::Nothing,
             taken: None,
+            pressed: Vec::new(),
             pins: Vec::new(),
             is_change,
             is_behind: !may_begin,
@@ -226,6 +246,9 @@ impl TierCore {
             tried: Vec::new(),
         };
         self.commands.insert(handle.0, command);
+        if let Some(port) = self.ports.get_mut(&port) {
+            port.messages.insert(descriptor.handle.0, handle);
+        }
         self.holds.insert((held_until, handle.0));
         if may_begin {
             self.ready.push_back(handle);
@@ -393,7 +416,8 @@ impl TierCore {
         self.index_reserved = self.index_reserved.saturating_sub(reserved.unwrap_or(0));
     }
 
-    /// The chunk that is appended to, with room for so many units at least. If there is none, one is made, and the command waits.
+    /// The chunk that a command's port appends to, with room for so many units at least. If there is none, one is made, and the command
+    /// waits.
     fn chunk_with_room(
         &mut self,
         now: Instant,
@@ -402,8 +426,9 @@ impl TierCore {
         handle: Handle,
     ) -> Option<usize> {
         self.close_if_memberless(now, name);
+        let port = self.commands.get(&handle.0)?.port;
         let segment = self.segments.get_mut(&name)?;
-        let open = segment.open;
+        let open = segment.open.get(&port).copied();
         let has_room = |place: &usize| segment.chunks.get(*place).is_some_and(|chunk| chunk.room() >= units);
         if let Some(place) = open.filter(has_room) {
             return Some(place);
@@ -412,19 +437,20 @@ impl TierCore {
             self.close_chunk(now, name, place);
         }
         self.line_up(Line::Segment(name), handle);
-        self.open_chunk(now, name, OpenFor::Client);
+        self.open_chunk(now, name, OpenFor::Client(port));
         None
     }
 
     /// The same for a trim: when there is no space for clients, the chunk that maintenance fills takes it (G6).
     fn chunk_for_trim(&mut self, now: Instant, name: SegmentName, handle: Handle) -> Option<usize> {
+        let port = self.commands.get(&handle.0)?.port;
         let segment = self.segments.get(&name)?;
-        if segment.open.is_some() || !segment.space.is_full {
+        if segment.open.contains_key(&port) || !segment.space.is_full {
             return self.chunk_with_room(now, name, 1, handle);
         }
         // It waits before one is looked for: if there is no room for any, those that wait hear of it.
         self.line_up(Line::Segment(name), handle);
-        let place = self.maintenance_chunk(now, name, 1)?;
+        let place = self.maintenance_chunk(now, name, port, 1)?;
         if let Some(segment) = self.segments.get_mut(&name) {
             segment.waiting.pop_back_if(|last| *last == handle);
         }
@@ -433,7 +459,10 @@ impl TierCore {
 
     /// A slot of a chunk for a plan of a command.
     fn pin(&mut self, handle: Handle, name: SegmentName, chunk: usize) -> Pinned {
-        let pinned = self.pin_chunk(name, chunk);
+        let Some(port) = self.commands.get(&handle.0).map(|command| command.port) else {
+            return Pinned::NoMember;
+        };
+        let pinned = self.pin_chunk(port, name, chunk);
         if let (Pinned::Yes(slot), Some(command)) = (pinned, self.commands.get_mut(&handle.0)) {
             command.pins.push(slot);
         }
@@ -463,7 +492,7 @@ impl TierCore {
             }
             return self.refuse(handle, Status::NAMESPACE_NOT_READY);
         }
-        if !self.has_payload(handle) {
+        if !self.has_payload(handle) || !self.is_pressed(handle, &span) {
             return;
         }
         let Some(block_len) = self.commands.get(&handle.0).map(|command| command.block_len) else { return };
@@ -485,10 +514,14 @@ impl TierCore {
         let is_all = command.is_all(&span.part);
         let is_last = is_all;
         let class = self.volumes.get(&command.volume).map_or(Class::Plain, |served| served.volume.class);
-        let effort = effort(class, command.latency, self.load);
+        let load = self.ports.get(&command.port).map_or(0, |port| port.load);
+        let effort = effort(class, command.latency, load);
         let (worst, is_unresolved, part) = (Worst::Good, false, (!is_all).then_some(span.part));
         command.posted = Posted::Write { span, chunk, sequence, piece: 0, worst, is_unresolved, is_last };
         match command.taken {
+            Some(taken) if self.config.placement == Placement::Accelerator => {
+                self.post_given((handle, taken), (slot, sequence), &span, part);
+            }
             Some(taken) => self.post_pressed((handle, taken), (slot, effort, sequence), &span, part),
             None => self.post(handle, PostedPlan::write(handle, slot, effort, sequence, part)),
         }
@@ -541,7 +574,7 @@ impl TierCore {
             }
         }
         let is_careful = self.commands.get(&handle.0).is_some_and(|command| command.is_careful);
-        let runs_max = if is_careful { 1 } else { self.port.as_ref().map_or(1, |port| port.runs_max) };
+        let runs_max = if is_careful { 1 } else { self.port_of(handle).map_or(1, |port| port.runs_max) };
         let mut runs = Vec::new();
         let mut rest = part;
         while rest.blocks > 0 && runs.len() < runs_max {
@@ -569,7 +602,10 @@ impl TierCore {
         let is_last = command.is_all(&part);
         let plan = PostedPlan::read(handle, None, (!is_last).then_some(part.first), &runs);
         let sole = match (runs.as_slice(), command.pins.as_slice()) {
-            ([_], [slot]) => self.slots.all_members(*slot).map(|members| members as u32),
+            ([_], [slot]) => {
+                let port = self.ports.get(&command.port);
+                port.and_then(|port| port.slots.all_members(*slot)).map(|members| members as u32)
+            }
             _ => None,
         };
         command.posted = Posted::Read { part, sole, runs, is_last };
@@ -607,8 +643,9 @@ impl TierCore {
     /// The plan of a command is over, or is not posted: its slots are free.
     pub(super) fn unpin(&mut self, handle: Handle) {
         let Some(command) = self.commands.get_mut(&handle.0) else { return };
-        for slot in command.pins.drain(..) {
-            self.slots.unpin(slot);
+        let pins = command.pins.drain(..);
+        if let Some(port) = self.ports.get_mut(&command.port) {
+            pins.for_each(|slot| port.slots.unpin(slot));
         }
         self.ready.extend(self.slotless.drain(..));
     }
@@ -624,14 +661,20 @@ impl TierCore {
     }
 
     pub(super) fn post(&mut self, handle: Handle, plan: Result<PostedPlan, crate::plans::ArgumentsError>) {
-        let Some(port) = &mut self.port else { return };
+        let Some((number, message)) =
+            self.commands.get(&handle.0).map(|command| (command.port, command.message))
+        else {
+            return;
+        };
+        let Some(port) = self.ports.get_mut(&number) else { return };
         // Plans are made of what was checked. One that cannot be would leave its command without an answer.
         let plan = plan.unwrap_or_else(|_| {
             self.counts.mistakes += 1;
             PostedPlan::answer(handle, Status::INTERNAL_ERROR, false)
         });
         port.plans += 1;
-        self.actions.push_back(TierAction::Post { port: PortNumber(0), plan });
+        let plan = PostedPlan { handle: message, ..plan };
+        self.actions.push_back(TierAction::Post { port: number, plan });
     }
 }
 

@@ -18,7 +18,6 @@ use ob_format::volume::metadata::Class;
 use ob_format::volume::{ChunkKind, Entry, IndexEntry, RECORDS_START, RecordKind};
 use ob_split::wire::{Completion, CompletionStatus, Handle, Slot};
 
-use super::TierError;
 use super::areas::{LookFor, Looked};
 use super::chunks::{ChunkIs, Pinned, TierChunk, Unresolved};
 use super::command::record_units;
@@ -26,10 +25,12 @@ use super::core::TierCore;
 use super::fates::Keeper;
 use super::opening::OpenFor;
 use super::plant::{Bug, is_planted};
+use super::ports::MAIN;
 use super::segments::{SegmentCore, Standing};
 use super::servers::{Call, CallFor, ServerCore};
 use super::slots::ChunkPlace;
 use super::space::Fullness;
+use super::{PortNumber, TierError};
 use crate::plans::{LOOK_ENTRIES_MAX, Move, Part, PostedPlan};
 use crate::wire::{Request, decode_entries};
 
@@ -125,7 +126,7 @@ impl TierCore {
 
     /// What can be done of compaction is done.
     pub(super) fn continue_compaction(&mut self, now: Instant) {
-        if self.port.is_none() {
+        if !self.is_connected() {
             return;
         }
         if self.compaction.is_none() && !self.begin_compaction(now) {
@@ -291,19 +292,25 @@ impl TierCore {
         self.continue_compaction(now);
     }
 
-    /// The chunk that is filled by maintenance, with room for so many units. If there is none, one is made.
-    pub(super) fn maintenance_chunk(&mut self, now: Instant, name: SegmentName, units: u32) -> Option<usize> {
+    /// The chunk that a port fills for maintenance, with room for so many units. If there is none, one is made.
+    pub(super) fn maintenance_chunk(
+        &mut self,
+        now: Instant,
+        name: SegmentName,
+        port: PortNumber,
+        units: u32,
+    ) -> Option<usize> {
         let segment = self.segments.get(&name)?;
-        if let Some(place) = segment.space.maintenance {
+        if let Some(place) = segment.space.maintenance.get(&port).copied() {
             let chunk = segment.chunks.get(place)?;
-            let is_ready = |member: &usize| self.servers.get(*member).is_some_and(ServerCore::is_ready);
+            let is_ready = |member: &usize| self.is_ready_at(port, *member);
             if chunk.room() >= units && chunk.members.iter().all(is_ready) {
                 return Some(place);
             }
             self.close_chunk(now, name, place);
         }
         self.close_maintenance_but(now, name);
-        self.open_chunk(now, name, OpenFor::Maintenance);
+        self.open_chunk(now, name, OpenFor::Maintenance(port));
         None
     }
 
@@ -313,8 +320,9 @@ impl TierCore {
             return;
         }
         let others = self.segments.iter().filter(|(of, _)| **of != name);
-        let others: Vec<ChunkPlace> =
-            others.filter_map(|(of, segment)| Some((*of, segment.space.maintenance?))).collect();
+        let others: Vec<ChunkPlace> = others
+            .flat_map(|(of, segment)| segment.space.maintenance.values().map(|place| (*of, *place)))
+            .collect();
         for (of, place) in others {
             self.close_chunk(now, of, place);
         }
@@ -342,7 +350,7 @@ impl TierCore {
             }
             // Nobody's blocks are kept while a chunk is made.
             let units = self.units_of(name.volume, &piece);
-            if self.maintenance_chunk(now, name, units).is_none() {
+            if self.maintenance_chunk(now, name, MAIN, units).is_none() {
                 return;
             }
             self.spend_rate(now, units);
@@ -385,7 +393,7 @@ impl TierCore {
             return self.end_move(now, keeper, None);
         }
         let units = self.units_of(name.volume, &piece);
-        let Some(to) = self.maintenance_chunk(now, name, units) else {
+        let Some(to) = self.maintenance_chunk(now, name, MAIN, units) else {
             return self.end_move(now, keeper, Some(piece));
         };
         let Some(pins) = self.pin_both(name, place, to) else { return self.end_move(now, keeper, None) };
@@ -414,8 +422,9 @@ impl TierCore {
         }
         match PostedPlan::move_record(handle, &moved) {
             Ok(plan) => {
-                self.calls.insert(handle.0, Call { server: usize::MAX, of: CallFor::Move(keeper) });
-                self.calls_waiting.push_back(plan);
+                let of = CallFor::Move(keeper);
+                self.calls.insert(handle.0, Call { port: MAIN, server: usize::MAX, of });
+                self.post_call(plan);
             }
             Err(_) => {
                 self.counts.mistakes += 1;
@@ -427,18 +436,18 @@ impl TierCore {
     }
 
     fn pin_both(&mut self, name: SegmentName, from: usize, to: usize) -> Option<[Slot; 2]> {
-        let Pinned::Yes(first) = self.pin_chunk(name, from) else { return None };
-        match self.pin_chunk(name, to) {
+        let Pinned::Yes(first) = self.pin_chunk(MAIN, name, from) else { return None };
+        match self.pin_chunk(MAIN, name, to) {
             Pinned::Yes(second) => Some([first, second]),
             Pinned::NoSlot | Pinned::NoMember => {
-                self.slots.unpin(first);
+                self.unpin_main(first);
                 None
             }
         }
     }
 
     fn unpin_both(&mut self, pins: [Slot; 2]) {
-        pins.into_iter().for_each(|slot| self.slots.unpin(slot));
+        pins.into_iter().for_each(|slot| self.unpin_main(slot));
         self.ready.extend(self.slotless.drain(..));
     }
 
@@ -502,7 +511,7 @@ impl TierCore {
         let is_placed = units != Units(0);
         if is_good || (completion.status == CompletionStatus::NotVerified && !is_placed) {
             // Whom it was read from; where it goes, a bad one breaks the move.
-            self.note_rotten_at(now, pins[0], place, completion.bad_members);
+            self.note_rotten_at(now, (MAIN, pins[0]), place, completion.bad_members);
         }
         self.unpin_both(pins);
         let segment = self.segments.get_mut(&name).filter(|segment| segment.epoch() == sequence.epoch());

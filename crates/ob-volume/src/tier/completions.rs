@@ -6,13 +6,13 @@ use ob_core::{Instant, Sequence, Units, VolumeId};
 use ob_split::wire::{Broken, Completion, CompletionStatus, Handle};
 use ob_wire_nvme::Status;
 
-use super::TierError;
 use super::chunks::Unresolved;
-use super::command::{Posted, Span, Worst, record_units};
+use super::command::{Command, Posted, Span, Worst, record_units};
 use super::core::TierCore;
 use super::index::Stretch;
 use super::plant::{Bug, is_planted};
 use super::store::RETRY;
+use super::{PortNumber, TierError};
 use crate::plans::{HOST_HANDLES, Part, piece_blocks, pieces};
 
 /// How often blocks are looked up anew that nobody gave.
@@ -20,20 +20,19 @@ const TRIES_MAX: u8 = 3;
 
 impl TierCore {
     /// A piece of a plan is over.
-    pub(super) fn done(
+    pub(super) fn piece_over(
         &mut self,
         now: Instant,
+        port: PortNumber,
         completion: &Completion,
         reply: Option<&[u8]>,
     ) -> Result<(), TierError> {
         let handle = completion.handle;
-        let is_known = match self.commands.get(&handle.0) {
-            Some(command) => command.posted != Posted::Nothing,
-            None => self.calls.contains_key(&handle.0),
-        };
-        let Some(port) = self.port.as_mut().filter(|_| is_known) else {
+        let is_idle = |command: &Command| command.posted == Posted::Nothing;
+        let Some(port) = self.ports.get_mut(&port) else { return Err(TierError::NotPosted(handle)) };
+        if self.commands.get(&handle.0).is_some_and(is_idle) {
             return Err(TierError::NotPosted(handle));
-        };
+        }
         if !completion.has_more {
             port.plans = port.plans.saturating_sub(1);
         }
@@ -51,7 +50,8 @@ impl TierCore {
                 self.trim_done(now, handle, &span, chunk, sequence, is_last, completion)
             }
             Posted::Read { part, sole, runs, is_last } => {
-                self.note_rotten_run(now, &runs, completion);
+                let port = command.port;
+                self.note_rotten_run(now, port, &runs, completion);
                 if !self.is_read_too_long(handle, part, runs.len(), completion) {
                     self.read_done(now, handle, part, sole, completion, is_last);
                 }
@@ -61,6 +61,7 @@ impl TierCore {
                 self.payload_taken(now, handle, completion);
                 Ok(())
             }
+            Posted::Press { part } => self.pressed(handle, part, completion),
             Posted::Answer => {
                 self.answer_done(now, handle, completion.status);
                 Ok(())
@@ -247,7 +248,7 @@ impl TierCore {
     fn is_read_too_long(&mut self, handle: Handle, part: Part, runs: usize, completion: &Completion) -> bool {
         // Before the first step it is refused for nothing else.
         let is_refused = completion.status == CompletionStatus::Refused && completion.word == 0;
-        let Some(port) = self.port.as_mut().filter(|_| is_refused && runs > 1) else { return false };
+        let Some(port) = self.port_of(handle).filter(|_| is_refused && runs > 1) else { return false };
         port.runs_max = port.runs_max.min(runs / 2).max(1);
         self.unpin(handle);
         if let Some(command) = self.commands.get_mut(&handle.0) {
@@ -334,9 +335,10 @@ impl TierCore {
     /// there.
     fn forget_slots(&mut self, handle: Handle, all: bool) {
         let Some(command) = self.commands.get(&handle.0) else { return };
+        let Some(port) = self.ports.get_mut(&command.port) else { return };
         for slot in &command.pins {
-            if all || self.slots.all_members(*slot).is_none() {
-                self.slots.retire(*slot);
+            if all || port.slots.all_members(*slot).is_none() {
+                port.slots.retire(*slot);
             }
         }
     }
@@ -357,7 +359,10 @@ impl TierCore {
         self.change_over(handle);
         if let Some(command) = self.commands.remove(&handle.0) {
             self.holds.remove(&(command.held_until, handle.0));
-            self.give_payload_back(command.taken);
+            if let Some(port) = self.ports.get_mut(&command.port) {
+                port.messages.remove(&command.message.0);
+            }
+            self.give_payload_back(command.port, command.taken);
         }
     }
 
@@ -388,12 +393,16 @@ impl TierCore {
     }
 
     /// A chunk's writer has stopped.
-    pub(super) fn writer_stopped(&mut self, now: Instant, broken: &Broken) -> Result<(), TierError> {
-        if !self.slots.has(broken.slot) {
-            return Err(TierError::Slot(broken.slot));
-        }
+    pub(super) fn writer_stopped(
+        &mut self,
+        now: Instant,
+        port: PortNumber,
+        broken: &Broken,
+    ) -> Result<(), TierError> {
+        let slots = self.ports.get(&port).map(|port| &port.slots).filter(|slots| slots.has(broken.slot));
+        let slots = slots.ok_or(TierError::Slot(broken.slot))?;
         // If it is what the slot had before it was set anew, another chunk is closed, which does no harm.
-        let Some((name, place)) = self.slots.chunk(broken.slot) else { return Ok(()) };
+        let Some((name, place)) = slots.chunk(broken.slot) else { return Ok(()) };
         self.counts.chunks_broken += 1;
         self.close_chunk(now, name, place);
         Ok(())

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ob_core::{Instant, PoolId, Revision, SegmentName, TierId, VolumeId};
 use ob_format::volume::metadata::Volume;
-use ob_split::wire::{Handle, HeaderEntry, Welcome};
+use ob_split::wire::{Handle, HeaderEntry};
 use ob_wire_nvme::Status;
 
 use super::admin::{AdminRequest, Jobs, Ticket};
@@ -15,37 +15,26 @@ use super::command::{Command, Posted};
 use super::compact::{Compaction, Mover};
 use super::cutting::Cuts;
 use super::fates::Keeper;
-use super::given::TakeSlots;
 use super::handing::Unowned;
 use super::history::History;
 use super::leaving::Leaving;
 use super::mend::Mending;
 use super::overlaps::Overlaps;
 use super::plant::{Bug, is_planted};
+use super::ports::{MAIN, Ports};
 use super::rebuilding::Rebuilding;
 use super::removing::Removals;
 use super::repair::Repair;
 use super::segments::SegmentCore;
 use super::servers::{Call, ServerCore};
-use super::slots::{ChunkPlace, Slots};
+use super::slots::ChunkPlace;
 use super::status::{Counts, Trouble};
 use super::store::{Phase, RETRY, Store};
 use super::volumes::Watch;
 use super::{PortNumber, TierAction, TierConfig, TierConfigError, TierError, TierEvent};
-use crate::plans::{PostedPlan, RUNS_MAX};
 
 /// A tier hears of something more often than that, unless its machine sleeps.
 const ASLEEP: Duration = Duration::from_secs(3);
-
-/// A port that is open.
-#[derive(Debug)]
-pub(super) struct OpenPort {
-    pub(super) welcome: Welcome,
-    /// Plans under way.
-    pub(super) plans: u32,
-    /// Most runs of a plan: no more than its card has memory for at once, as far as that has shown.
-    pub(super) runs_max: usize,
-}
 
 /// What a command waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +45,7 @@ pub(super) enum Line {
     Slotless,
     /// A chunk server.
     Memberless,
-    /// Room for its payload of so many bytes.
+    /// Room for its payload of so many bytes, at its port.
     Payloads { len: u64 },
     /// A segment, or a chunk of it.
     Segment(SegmentName),
@@ -76,13 +65,11 @@ pub struct TierCore {
     /// When the last event was.
     pub(super) now: Instant,
     pub(super) actions: VecDeque<TierAction>,
-    pub(super) port: Option<OpenPort>,
+    pub(super) ports: Ports,
     /// The pool, as the store has said.
     pub(super) pool: Option<PoolId>,
     /// Which tier this is, as the card has said: always the same.
-    tier: Option<TierId>,
-    /// Of the card's engine, as it was told last.
-    pub(super) load: u8,
+    pub(super) tier: Option<TierId>,
     pub(super) store: Store,
     pub(super) volumes: BTreeMap<VolumeId, ServedVolume>,
     pub(super) watch: Watch,
@@ -95,11 +82,9 @@ pub struct TierCore {
     /// By NSID.
     pub(super) namespaces: BTreeMap<u32, VolumeId>,
     pub(super) segments: BTreeMap<SegmentName, SegmentCore>,
-    pub(super) slots: Slots,
     pub(super) servers: Vec<ServerCore>,
     /// By handle.
     pub(super) calls: BTreeMap<u32, Call>,
-    pub(super) calls_waiting: VecDeque<PostedPlan>,
     pub(super) last_call: u32,
     /// Attempts to seal a chunk, to repair one, or to mend a record.
     pub(super) last_attempt: u64,
@@ -137,8 +122,9 @@ pub struct TierCore {
     pub(super) movers: BTreeMap<u32, Mover>,
     /// Those whose blocks are free.
     pub(super) moves_ready: VecDeque<Handle>,
-    /// By handle.
+    /// By their numbers here: handles are each port's own.
     pub(super) commands: BTreeMap<u32, Command>,
+    pub(super) last_command: u32,
     pub(super) overlaps: BTreeMap<VolumeId, Overlaps>,
     /// Commands to look at.
     pub(super) ready: VecDeque<Handle>,
@@ -148,12 +134,10 @@ pub struct TierCore {
     pub(super) slotless: VecDeque<Handle>,
     /// Commands that wait for a chunk server.
     pub(super) memberless: VecDeque<Handle>,
-    /// Room for payloads, where the host takes them.
-    pub(super) takes: TakeSlots,
     /// Whether it is known which volumes there are.
     pub(super) is_listed: bool,
     /// Headers that came before that, and until when they wait.
-    pub(super) early: VecDeque<(Instant, HeaderEntry)>,
+    pub(super) early: VecDeque<(Instant, PortNumber, HeaderEntry)>,
     /// Commands that are looked at again at some time.
     later: VecDeque<(Instant, Handle)>,
     /// Until when commands wait at most, and their handles.
@@ -182,10 +166,9 @@ impl TierCore {
         Ok(Self {
             now: Instant::default(),
             actions: VecDeque::new(),
-            port: None,
+            ports: Ports::new(),
             pool: None,
             tier: None,
-            load: 0,
             store: Store::new(),
             volumes: BTreeMap::new(),
             watch: Watch::default(),
@@ -195,10 +178,8 @@ impl TierCore {
             early_jobs: VecDeque::new(),
             namespaces: BTreeMap::new(),
             segments: BTreeMap::new(),
-            slots: Slots::new(config.slots_max),
             servers: config.servers.iter().map(|address| ServerCore::new(*address)).collect(),
             calls: BTreeMap::new(),
-            calls_waiting: VecDeque::new(),
             last_call: 0,
             last_attempt: 0,
             short_since: None,
@@ -222,12 +203,12 @@ impl TierCore {
             movers: BTreeMap::new(),
             moves_ready: VecDeque::new(),
             commands: BTreeMap::new(),
+            last_command: 0,
             overlaps: BTreeMap::new(),
             ready: VecDeque::new(),
             unleased: VecDeque::new(),
             slotless: VecDeque::new(),
             memberless: VecDeque::new(),
-            takes: TakeSlots::new(config.placement),
             is_listed: false,
             early: VecDeque::new(),
             later: VecDeque::new(),
@@ -290,24 +271,26 @@ impl TierCore {
             TierEvent::PortOpened { port, welcome } => self.port_opened(now, port, welcome),
             TierEvent::PortClosed { port } => {
                 self.check_port(port)?;
-                self.port_closed(now);
+                if !self.is_lost_alone(port) {
+                    self.port_closed(now);
+                }
                 Ok(())
             }
             TierEvent::Header { port, header } => {
                 self.check_port(port)?;
-                self.header(now, &header)
+                self.header(now, port, &header)
             }
             TierEvent::Done { port, completion, reply } => {
                 self.check_port(port)?;
-                self.done(now, &completion, reply)
+                self.done(now, port, &completion, reply)
             }
             TierEvent::Channel { port, is } => {
                 self.check_port(port)?;
-                self.channel_is(now, is)
+                if port == MAIN { self.channel_is(now, is) } else { self.link_is(now, port, is) }
             }
             TierEvent::Broken { port, broken } => {
                 self.check_port(port)?;
-                self.writer_stopped(now, &broken)
+                self.writer_stopped(now, port, &broken)
             }
             TierEvent::Noted { port, number } => {
                 self.check_port(port)?;
@@ -330,17 +313,12 @@ impl TierCore {
         }
     }
 
-    /// How busy the card's engine is, of 255, as the port was told last: what comes now is compressed the less for it.
-    pub fn set_load(&mut self, load: u8) {
-        self.load = load;
-    }
-
     /// What is to be done next, if anything. All of it is to be done, in this order.
     pub fn next_action(&mut self) -> Option<TierAction> {
         self.actions.pop_front()
     }
 
-    /// Commands that it has: it takes no more than [`TierConfig::commands_max`].
+    /// Commands that it has, of all ports.
     #[must_use]
     pub fn commands(&self) -> usize {
         self.commands.len() + self.early.len()
@@ -349,51 +327,31 @@ impl TierCore {
     /// When it is to be told [`TierEvent::Tick`], if nothing else happens before.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
-        let early = self.early.front().map(|(due, _)| *due);
+        let early = self.early.front().map(|(due, ..)| *due);
         let held = self.holds.first().map(|(due, _)| *due).into_iter().chain(early).min();
         let later = self.later.front().map(|(due, _)| *due);
-        let port = self.port.is_some().then(|| self.servers_next_due()).flatten();
-        let openings = self.port.is_some().then(|| self.openings_next_due()).flatten();
-        let seals = self.port.is_some().then(|| self.seals_next_due()).flatten();
-        let repair = self.port.is_some().then(|| self.repair_next_due()).flatten();
+        let port = self.is_connected().then(|| self.servers_next_due()).flatten();
+        let openings = self.is_connected().then(|| self.openings_next_due()).flatten();
+        let seals = self.is_connected().then(|| self.seals_next_due()).flatten();
+        let repair = self.is_connected().then(|| self.repair_next_due()).flatten();
         let segments = self.segments_next_due();
-        let takings = self.port.is_some().then(|| self.takings_next_due()).flatten();
-        let space = self.port.is_some().then(|| self.space_next_due()).flatten();
-        let compaction = self.port.is_some().then(|| self.compaction_next_due()).flatten();
+        let takings = self.is_connected().then(|| self.takings_next_due()).flatten();
+        let space = self.is_connected().then(|| self.space_next_due()).flatten();
+        let compaction = self.is_connected().then(|| self.compaction_next_due()).flatten();
         let others = openings.into_iter().chain(seals).chain(repair).chain(segments).chain(takings);
         let others = others.chain(space).chain(compaction).chain(self.handing_next_due());
-        let mends = self.port.is_some().then(|| self.mends_next_due()).flatten();
+        let others = others.chain(self.links_next_due());
+        let mends = self.is_connected().then(|| self.mends_next_due()).flatten();
         let others = others.chain(mends).chain(self.leaving_next_due());
         self.store.next_due().into_iter().chain(held).chain(later).chain(port).chain(others).min()
     }
 
-    fn check_port(&self, port: PortNumber) -> Result<(), TierError> {
-        if port == PortNumber(0) && self.port.is_some() { Ok(()) } else { Err(TierError::Port(port)) }
-    }
-
-    fn port_opened(&mut self, now: Instant, port: PortNumber, welcome: Welcome) -> Result<(), TierError> {
-        if port != PortNumber(0) || self.port.is_some() || self.tier.is_some_and(|tier| tier != welcome.tier)
-        {
-            return Err(TierError::Port(port));
-        }
-        self.tier = Some(welcome.tier);
-        self.port = Some(OpenPort { welcome, plans: 0, runs_max: RUNS_MAX });
-        // Before that nobody knows whose they are.
-        if self.pool.is_some() {
-            self.connect_servers(now);
-        }
-        self.begin_session();
-        Ok(())
-    }
-
-    /// The gate is closed: nothing that was under way is heard of again. Its commands are the card's.
+    /// The gate is closed, and all ports with it: nothing that was under way is heard of again. Its commands are the card's.
     fn port_closed(&mut self, now: Instant) {
-        self.port = None;
+        self.ports.clear();
         self.end_gate(now);
         self.forget_channels();
-        self.slots.clear();
         self.commands.clear();
-        self.takes = TakeSlots::new(self.config.placement);
         self.keepers.clear();
         self.overlaps.clear();
         self.early.clear();
@@ -421,8 +379,9 @@ impl TierCore {
 
     fn due(&mut self, now: Instant) {
         self.store_due(now);
-        if self.port.is_some() {
+        if self.is_connected() {
             self.servers_due(now);
+            self.links_due(now);
             self.segments_due(now);
             self.takings_due(now);
             self.seals_due(now);
@@ -437,8 +396,8 @@ impl TierCore {
         while let Some((_, handle)) = self.later.pop_front_if(|(due, _)| *due <= now) {
             self.ready.push_back(handle);
         }
-        while let Some((_, header)) = self.early.pop_front_if(|(due, _)| *due <= now) {
-            self.admit(now, &header);
+        while let Some((_, port, header)) = self.early.pop_front_if(|(due, ..)| *due <= now) {
+            self.admit(now, port, &header);
         }
         while let Some((due, handle)) = self.holds.first().copied().filter(|(due, _)| *due <= now) {
             self.holds.remove(&(due, handle));
@@ -461,12 +420,16 @@ impl TierCore {
 
     /// A command waits. Those of the line that were answered meanwhile are dropped before they are too many.
     pub(super) fn line_up(&mut self, line: Line, handle: Handle) {
-        let most = self.config.commands_max * 2;
+        let most = self.config.commands_max * 2 * self.ports.len().max(1);
+        let port = self.commands.get(&handle.0).map(|command| command.port);
         let queue = match line {
             Line::Unleased => &mut self.unleased,
             Line::Slotless => &mut self.slotless,
             Line::Memberless => &mut self.memberless,
-            Line::Payloads { len } => self.takes.waiting(len),
+            Line::Payloads { len } => match port.and_then(|port| self.ports.get_mut(&port)) {
+                Some(port) => port.takes.waiting(len),
+                None => return,
+            },
             Line::Segment(name) => match self.segments.get_mut(&name) {
                 Some(segment) => &mut segment.waiting,
                 None => return,
@@ -479,22 +442,6 @@ impl TierCore {
             queue.retain(|handle| commands.get(&handle.0).is_some_and(waits) && seen.insert(handle.0));
         }
         queue.push_back(handle);
-    }
-
-    /// Plans are posted as long as there may be more under way: requests to servers first, which others wait for.
-    fn run(&mut self, now: Instant) {
-        while self.port.as_ref().is_some_and(|port| port.plans < port.welcome.plans_max) {
-            if let Some(plan) = self.calls_waiting.pop_front() {
-                if let Some(port) = &mut self.port {
-                    port.plans += 1;
-                }
-                self.actions.push_back(TierAction::Post { port: PortNumber(0), plan });
-            } else if let Some(handle) = self.ready.pop_front() {
-                self.advance(now, handle);
-            } else {
-                break;
-            }
-        }
     }
 
     /// Those that wait for the lease are looked at again.

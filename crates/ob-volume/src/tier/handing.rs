@@ -20,6 +20,7 @@ use ob_format::volume::metadata::{Segment, SegmentState as Held};
 use super::chunks::ChunkIs;
 use super::core::TierCore;
 use super::plant::{Bug, is_planted};
+use super::ports::is_chunk_named;
 use super::segments::{SegmentCore, Standing};
 use super::status::Trouble;
 use super::store::{LOOK_EVERY, Listing, Phase, Purpose, RETRY, Then};
@@ -277,7 +278,7 @@ impl TierCore {
         let is_whole = |place: usize, chunk: &super::chunks::TierChunk| {
             let is_sealing =
                 chunk.kind == ChunkKind::Data && matches!(chunk.is, ChunkIs::Open | ChunkIs::Closing(_));
-            !is_sealing && chunk.unresolved.is_empty() && !self.slots.is_named((name, place))
+            !is_sealing && chunk.unresolved.is_empty() && !is_chunk_named(&self.ports, (name, place))
         };
         let is_ready = segment.chunks.iter().enumerate().all(|(place, chunk)| is_whole(place, chunk));
         let (Some(record), Some(revision)) = (segment.record, segment.revision) else { return };

@@ -9,6 +9,7 @@ use ob_core::{Instant, ServerId};
 
 use super::core::TierCore;
 use super::plant::{Bug, is_planted};
+use super::ports::retire_chunk;
 use super::servers::ServerCore;
 
 impl TierCore {
@@ -66,7 +67,7 @@ impl TierCore {
                     (*place, is_any) = (to, true);
                 }
                 if is_any {
-                    self.slots.retire_chunk((*name, number));
+                    retire_chunk(&mut self.ports, (*name, number));
                 }
             }
         }

@@ -21,11 +21,12 @@ use ob_split::wire::{Completion, CompletionStatus, Slot};
 use super::chunks::{ChunkIs, TierChunk};
 use super::core::TierCore;
 use super::plant::{Bug, is_planted};
+use super::ports::retire_chunk;
 use super::segments::Standing;
 use super::servers::{CallFor, Outcome, ServerCore, channel_of};
 use super::slots::ChunkPlace;
 use super::store::Then;
-use super::{TierAction, TierNews};
+use super::{PortNumber, TierAction, TierNews};
 use crate::metadata::{Expect, MetadataValue, Name};
 use crate::plans::{COPY_FETCH_STEP, Copy, Run};
 use crate::wire::{Answer, Refusal, Reply};
@@ -171,9 +172,16 @@ impl TierCore {
     }
 
     /// Members that gave what is wrong, of a record that lies in a chunk which a slot is set to.
-    pub(super) fn note_rotten_at(&mut self, now: Instant, slot: Slot, at: Units, bad_members: u8) {
-        let Some(chunk) = self.slots.chunk(slot) else { return };
-        let servers = self.slots.servers(slot).iter().enumerate();
+    pub(super) fn note_rotten_at(
+        &mut self,
+        now: Instant,
+        (port, slot): (PortNumber, Slot),
+        at: Units,
+        bad_members: u8,
+    ) {
+        let Some(port) = self.ports.get(&port) else { return };
+        let Some(chunk) = port.slots.chunk(slot) else { return };
+        let servers = port.slots.servers(slot).iter().enumerate();
         let bad = servers.filter(|(number, _)| bad_members >> number & 1 == 1).map(|(_, server)| *server);
         for server in bad.collect::<Vec<_>>() {
             self.note_rotten(now, chunk, server, at);
@@ -181,10 +189,16 @@ impl TierCore {
     }
 
     /// A read says that members gave what is wrong of one of its runs: of which, if it has several, the card tells from 1 on.
-    pub(super) fn note_rotten_run(&mut self, now: Instant, runs: &[Run], completion: &Completion) {
+    pub(super) fn note_rotten_run(
+        &mut self,
+        now: Instant,
+        port: PortNumber,
+        runs: &[Run],
+        completion: &Completion,
+    ) {
         let of = usize::from(completion.units).checked_sub(1).or((runs.len() == 1).then_some(0));
         if let Some(Run::Record { slot, place, .. }) = of.and_then(|of| runs.get(of)) {
-            self.note_rotten_at(now, *slot, *place, completion.bad_members);
+            self.note_rotten_at(now, (port, *slot), *place, completion.bad_members);
         }
     }
 
@@ -413,7 +427,7 @@ impl TierCore {
                 let (chunk, members) = (ChunkName::new(name, chunk.number), chunk.members.len());
                 self.actions.push_back(TierAction::Report(TierNews::Dropped { chunk, members }));
                 self.counts.members_dropped += 1;
-                self.slots.retire_chunk((name, place));
+                retire_chunk(&mut self.ports, (name, place));
             }
             (None, ..) => return self.segment_robbed(now, name),
             _ => {}

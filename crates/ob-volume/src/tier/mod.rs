@@ -10,7 +10,7 @@
 //! [`TierCore`] is told what happened ([`TierEvent`]) and asked what to do ([`TierAction`]); it opens no socket and reads no clock.
 //! Its driver gives it all completions of a round before any header (`docs/volumes-safety.md`, I2).
 //!
-//! Of what `docs/volumes.md` says this version has one port and one open chunk a segment. A chunk that is full, or has lost a member, is
+//! A segment has an open chunk a port ([`ports`](self)). A chunk that is full, or has lost a member, is
 //! closed: what it has is agreed on (`seal`), and what it lacks is sent to another. Replicas that are missing then are made anew
 //! (`repair`). A segment that an earlier life has written is taken: its open chunks are sealed, and all are replayed (`taking`, `replay`).
 //! Whatever ends the port ends all that is known of segments: they are taken anew when the next one opens.
@@ -37,6 +37,7 @@ mod mend;
 mod opening;
 mod overlaps;
 mod plant;
+mod ports;
 mod rebuilding;
 mod removing;
 mod repair;
@@ -76,7 +77,9 @@ pub use taking::TakingStatus;
 
 /// Blocks of a segment, where nothing else is said: 32 GiB, or 4 GiB of small blocks.
 pub const SEGMENT_BLOCKS: u64 = 1 << 23;
-/// Most commands that a tier has.
+/// Most ports of a tier.
+pub const PORTS_MAX: u32 = 8;
+/// Most commands that a port of a tier has.
 pub const COMMANDS_MAX: usize = 1 << 16;
 
 /// Which port of the tier.
@@ -108,11 +111,13 @@ pub struct TierConfig {
     pub rebuild_rate: u64,
     /// Bytes of the index.
     pub index_memory: u64,
-    /// Commands at a time. The port is granted no more receives than that.
+    /// Ports that there may be.
+    pub ports: u32,
+    /// Commands of a port at a time. It is granted no more receives than that.
     pub commands_max: usize,
-    /// Slots of the card.
+    /// Slots of a port.
     pub slots_max: u16,
-    /// Where payloads are made what is stored. The areas have [`Placement::area_len`].
+    /// Where payloads are made what is stored. The areas have [`Placement::area_lens`] at least.
     pub placement: Placement,
     /// Bytes of the area in which the card puts what servers tell at length, and of the one from which it takes the index.
     pub card_area: u64,
@@ -180,6 +185,7 @@ impl TierConfig {
             lost_after: Duration::from_secs(300),
             rebuild_rate: 64 << 20,
             index_memory: 1 << 30,
+            ports: 1,
             commands_max: 1024,
             slots_max: 4096,
             placement: Placement::Split,
@@ -215,6 +221,7 @@ impl TierConfig {
             }
         }
         let ranges = [
+            ((1..=PORTS_MAX).contains(&self.ports), "the number of ports"),
             (self.commands_max > 0 && self.commands_max <= COMMANDS_MAX, "the number of commands"),
             (self.slots_max > 1, "the number of slots"),
             (!self.hold.is_zero(), "how long commands are held"),
@@ -246,7 +253,7 @@ pub enum TierEvent<'a> {
         /// What its card is, and what it allows.
         welcome: Welcome,
     },
-    /// A port's group is over, and its gate with it.
+    /// A port's group is over, and its gate with it, and so all ports.
     PortClosed {
         /// Which.
         port: PortNumber,
@@ -368,8 +375,8 @@ pub enum TierAction {
 /// What cannot have happened. Whoever is told so closes the port: its card has lost its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TierError {
-    /// This version has one port.
-    #[error("port {} is not there, or is there already", .0.0)]
+    /// The first one is opened before others, which have its gate.
+    #[error("port {} is not there, or is there already, or has another gate than the first", .0.0)]
     Port(PortNumber),
     /// A command with a handle that another has, or that is not the card's to give.
     #[error("a command cannot have {0:?}")]

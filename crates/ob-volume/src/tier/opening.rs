@@ -19,10 +19,12 @@ use ob_format::volume::metadata::{ChunkState, Text, Volume};
 use ob_split::wire::MEMBERS_MAX;
 use ob_wire_nvme::Status;
 
+use super::PortNumber;
 use super::chunks::TierChunk;
 use super::command::What;
 use super::core::TierCore;
 use super::plant::{Bug, is_planted};
+use super::ports::{MAIN, is_chunk_named, retire_chunk};
 use super::segments::Standing;
 use super::servers::ServerCore;
 use super::servers::create_request;
@@ -38,10 +40,10 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// What a chunk is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum OpenFor {
-    /// What clients write.
-    Client,
-    /// What compaction moves, and trims when there is no other.
-    Maintenance,
+    /// What clients write by a port.
+    Client(PortNumber),
+    /// What compaction moves by the first port, and trims of a port when there is no other.
+    Maintenance(PortNumber),
     /// A checkpoint.
     Index,
 }
@@ -49,14 +51,22 @@ pub(super) enum OpenFor {
 impl OpenFor {
     const fn kind(self) -> ChunkKind {
         match self {
-            Self::Client | Self::Maintenance => ChunkKind::Data,
+            Self::Client(_) | Self::Maintenance(_) => ChunkKind::Data,
             Self::Index => ChunkKind::Index,
         }
     }
 
     /// G6: clients may not.
     fn may_use_reserve(self) -> bool {
-        self != Self::Client || is_planted(Bug::ReserveEaten)
+        !matches!(self, Self::Client(_)) || is_planted(Bug::ReserveEaten)
+    }
+
+    /// Who writes to it.
+    const fn port(self) -> PortNumber {
+        match self {
+            Self::Client(port) | Self::Maintenance(port) => port,
+            Self::Index => MAIN,
+        }
     }
 }
 
@@ -147,15 +157,19 @@ impl TierCore {
 
     /// All that are made for a segment go on.
     pub(super) fn continue_opening(&mut self, now: Instant, name: SegmentName) {
-        for of in [OpenFor::Client, OpenFor::Maintenance, OpenFor::Index] {
+        let segment = self.segments.get(&name);
+        let all: Vec<OpenFor> =
+            segment.into_iter().flat_map(|segment| segment.openings.keys().copied()).collect();
+        for of in all {
             self.continue_one(now, name, of);
         }
     }
 
     /// Chooses servers and asks them, if nothing is missing for it.
     fn continue_one(&mut self, now: Instant, name: SegmentName, of: OpenFor) {
+        let is_connected = self.is_connected();
         let Some(segment) = self.segments.get_mut(&name) else { return };
-        let is_owned = segment.standing == Standing::Owned && !segment.is_committing && self.port.is_some();
+        let is_owned = segment.standing == Standing::Owned && !segment.is_committing && is_connected;
         let (next_chunk, record) = (segment.next_chunk, segment.record);
         let Some(opening) = segment.openings.get_mut(&of) else { return };
         if opening.is_made() {
@@ -237,8 +251,7 @@ impl TierCore {
                 false => !server.is_full(now) && (server.full_until.is_some() || has_space(server)),
             })
         };
-        let is_ready =
-            |place: &usize| self.servers.get(*place).is_some_and(super::servers::ServerCore::is_ready);
+        let is_ready = |place: &usize| self.is_ready_at(of.port(), *place);
         let ready: Vec<usize> = (0..self.servers.len()).filter(is_ready).collect();
         let full = ready.iter().filter(|place| !has_room(place)).count();
         // Refused for want of space only if that is what is wanting.
@@ -401,17 +414,18 @@ impl TierCore {
         let members = opening.members.iter().map(|(member, _)| *member).collect();
         let length = Units::of_bytes(volume.chunk_len);
         let chunk = TierChunk::new(opening.chunk, of.kind(), epoch, revision, members, length);
-        let slots = &self.slots;
-        let place = segment.put_chunk(chunk, may_reuse, |place| !slots.is_named((name, place)));
-        self.slots.retire_chunk((name, place));
+        let chunk = TierChunk { port: of.port(), ..chunk };
+        let ports = &self.ports;
+        let place = segment.put_chunk(chunk, may_reuse, |place| !is_chunk_named(ports, (name, place)));
+        retire_chunk(&mut self.ports, (name, place));
         self.counts.chunks_opened += 1;
         match of {
-            OpenFor::Client => {
-                segment.open = Some(place);
+            OpenFor::Client(port) => {
+                segment.open.insert(port, place);
                 segment.space.is_full = false;
             }
-            OpenFor::Maintenance => {
-                segment.space.maintenance = Some(place);
+            OpenFor::Maintenance(port) => {
+                segment.space.maintenance.insert(port, place);
                 self.close_maintenance_but(now, name);
             }
             OpenFor::Index => self.index_chunk_opened(now, name, place),
@@ -423,14 +437,14 @@ impl TierCore {
     /// There is no space for a chunk: whoever waits to write is told. What trims need, and maintenance, is kept for them.
     fn not_for_want_of_space(&mut self, name: SegmentName, of: OpenFor) {
         match of {
-            OpenFor::Client => {
+            OpenFor::Client(_) => {
                 if let Some(segment) = self.segments.get_mut(&name) {
                     segment.space.is_full = true;
                 }
                 self.space_at = Some(self.now);
                 self.refuse_changes(name, false);
             }
-            OpenFor::Maintenance => self.refuse_changes(name, true),
+            OpenFor::Maintenance(_) => self.refuse_changes(name, true),
             OpenFor::Index => self.give_checkpoint_up(name),
         }
     }

@@ -113,6 +113,8 @@ ob_plant::plants! {
         DroppedWithoutAnother = "dropped-without-another",
         /// A record that has rotted stays as it is.
         MendForgotten = "mend-forgotten",
+        /// What a port's ring still had is done without, and the other ports go on (I2).
+        PortLostAlone = "port-lost-alone",
         /// The first piece of a write makes it done, whatever becomes of the others (C1).
         PieceForgotten = "piece-forgotten",
     }

@@ -18,6 +18,7 @@ use ob_format::volume::RECORDS_START;
 use super::chunks::{ChunkIs, TierChunk};
 use super::core::TierCore;
 use super::plant::{Bug, is_planted};
+use super::ports::retire_chunk;
 use super::seal::Copied;
 use super::segments::Standing;
 use super::servers::{AVOIDED, CallFor, Errand, Outcome, ServerCore};
@@ -319,7 +320,7 @@ impl TierCore {
             chunk.strays.retain(|other| *other != stray);
             chunk.rotten.retain(|other| *other != stray);
             let of = ChunkName::new(name, chunk.number);
-            self.slots.retire_chunk((name, place));
+            retire_chunk(&mut self.ports, (name, place));
             self.delete(stray, of, epoch);
         }
     }
@@ -756,7 +757,7 @@ impl TierCore {
                 };
                 self.actions.push_back(TierAction::Report(news));
                 self.counts.replicas_made += 1;
-                self.slots.retire_chunk((name, place));
+                retire_chunk(&mut self.ports, (name, place));
             }
             (None, ..) => return self.segment_robbed(now, name),
             _ => {}

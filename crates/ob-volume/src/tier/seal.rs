@@ -19,6 +19,7 @@ use ob_format::volume::metadata::ChunkState;
 use super::chunks::ChunkIs;
 use super::core::TierCore;
 use super::plant::{Bug, is_planted};
+use super::ports::retire_chunk;
 use super::servers::{CallFor, Errand, Outcome, ServerCore};
 use super::store::Then;
 use super::taking::ListSums;
@@ -204,9 +205,7 @@ impl TierCore {
     pub(super) fn close_chunk(&mut self, now: Instant, name: SegmentName, place: usize) {
         let Some(segment) = self.segments.get_mut(&name) else { return };
         for of in [&mut segment.open, &mut segment.space.maintenance] {
-            if *of == Some(place) {
-                *of = None;
-            }
+            of.retain(|_, open| *open != place);
         }
         let Some(chunk) = segment.chunks.get_mut(place).filter(|chunk| chunk.is_open()) else { return };
         chunk.is = ChunkIs::Closing(Seal::new());
@@ -311,7 +310,7 @@ impl TierCore {
 
     pub(super) fn continue_seal(&mut self, now: Instant, name: SegmentName, place: usize) {
         let Some(segment) = self.segments.get(&name) else { return };
-        let is_owned = segment.standing.is_held() && self.port.is_some();
+        let is_owned = segment.standing.is_held() && self.is_connected();
         let Some(chunk) = segment.chunks.get(place) else { return };
         let ChunkIs::Closing(seal) = &chunk.is else { return };
         if !is_owned || chunk.changes > 0 {
@@ -620,7 +619,7 @@ impl TierCore {
         segment.space.sealed += 1;
         self.closing.remove(&(name, place));
         self.counts.chunks_sealed += 1;
-        self.slots.retire_chunk((name, place));
+        retire_chunk(&mut self.ports, (name, place));
         for record in unresolved {
             let end = Units(record.offset.0.saturating_add(record.units.0));
             let is_there = end <= length;

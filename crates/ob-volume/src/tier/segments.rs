@@ -17,6 +17,7 @@ use ob_format::volume::{IndexEntry, RECORDS_START};
 use ob_split::wire::Handle;
 use ob_wire_nvme::Status;
 
+use super::PortNumber;
 use super::chunks::TierChunk;
 use super::core::{Line, TierCore};
 use super::handing::Wish;
@@ -79,8 +80,8 @@ pub(super) struct SegmentCore {
     pub(super) reserved: Option<u64>,
     /// By their slots in the index.
     pub(super) chunks: Vec<TierChunk>,
-    /// The one that is appended to.
-    pub(super) open: Option<usize>,
+    /// Those that ports append to.
+    pub(super) open: BTreeMap<PortNumber, usize>,
     pub(super) openings: BTreeMap<OpenFor, Opening>,
     pub(super) space: Space,
     /// The next number of a chunk, and the first that this owner could give.
@@ -121,7 +122,7 @@ impl SegmentCore {
             index: Index::new(),
             reserved: None,
             chunks: Vec::new(),
-            open: None,
+            open: BTreeMap::new(),
             openings: BTreeMap::new(),
             space: Space::default(),
             next_chunk: 1,
@@ -476,7 +477,7 @@ impl TierCore {
         self.checkpoints.remove(&name);
         self.drop_repair_of(name);
         self.drop_cut(name);
-        self.slots.retire_segment(name);
+        self.ports.values_mut().for_each(|port| port.slots.retire_segment(name));
     }
 
     /// The store has these: they are taken, so that what they miss is made anew though nobody asks for their blocks.

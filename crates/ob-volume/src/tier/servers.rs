@@ -23,6 +23,7 @@ use ob_split::wire::{
 use super::areas::{LookFor, RecordFor};
 use super::core::TierCore;
 use super::opening::Made;
+use super::ports::MAIN;
 use super::seal::Copied;
 use super::space::Sweep;
 use super::{PortNumber, ServerTrouble, TierAction, TierError, TierNews};
@@ -165,6 +166,8 @@ impl ServerCore {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallFor {
     Hello,
+    /// That of another port than the first.
+    Greet,
     Ping,
     Create {
         segment: SegmentName,
@@ -212,6 +215,7 @@ pub(super) struct Errand {
 
 #[derive(Debug)]
 pub(super) struct Call {
+    pub(super) port: PortNumber,
     pub(super) server: usize,
     pub(super) of: CallFor,
 }
@@ -255,7 +259,6 @@ impl TierCore {
             server.state = ServerState::Unused;
         }
         self.calls.clear();
-        self.calls_waiting.clear();
     }
 
     pub(super) fn servers_due(&mut self, now: Instant) {
@@ -268,7 +271,7 @@ impl TierCore {
                     server.state = ServerState::Connecting;
                     let (what, address) = (ChannelWhat::Connect, Some(server.address));
                     let channel = Channel { channel: channel_of(place), what, address };
-                    self.actions.push_back(TierAction::Channel { port: PortNumber(0), channel });
+                    self.actions.push_back(TierAction::Channel { port: MAIN, channel });
                 }
                 (ServerState::Ready, None) => {
                     (server.pinged, server.ping_at) = (Some(now), now + PING_EVERY);
@@ -312,6 +315,7 @@ impl TierCore {
                 server.away_since.get_or_insert(now);
                 self.repair_at.get_or_insert(now);
                 self.counts.channels_lost += 1;
+                self.unlink_server(place);
                 self.server_gone(now, place);
             }
             _ => return Err(wrong),
@@ -362,6 +366,17 @@ impl TierCore {
     }
 
     pub(super) fn call(&mut self, server: usize, of: CallFor, request: Request, payload: &[u8]) {
+        self.call_at(MAIN, server, of, request, payload);
+    }
+
+    pub(super) fn call_at(
+        &mut self,
+        port: PortNumber,
+        server: usize,
+        of: CallFor,
+        request: Request,
+        payload: &[u8],
+    ) {
         let handle = self.free_call_handle();
         // The port puts in a tag of its own.
         let message = RequestMessage { tag: 0, payload_len: payload.len() as u32, request };
@@ -370,8 +385,10 @@ impl TierCore {
             PostedPlan::call(handle, channel_of(server), &header, payload).ok()
         });
         let Some(plan) = plan else { return self.close_channel(server) };
-        self.calls.insert(handle.0, Call { server, of });
-        self.calls_waiting.push_back(plan);
+        self.calls.insert(handle.0, Call { port, server, of });
+        if let Some(port) = self.ports.get_mut(&port) {
+            port.calls.push_back(plan);
+        }
     }
 
     pub(super) fn free_call_handle(&mut self) -> Handle {
@@ -387,8 +404,9 @@ impl TierCore {
     fn close_channel(&mut self, place: usize) {
         let Some(server) = self.servers.get_mut(place) else { return };
         server.state = ServerState::Closing;
+        self.unlink_server(place);
         let channel = Channel { channel: channel_of(place), what: ChannelWhat::Close, address: None };
-        self.actions.push_back(TierAction::Channel { port: PortNumber(0), channel });
+        self.actions.push_back(TierAction::Channel { port: MAIN, channel });
     }
 
     /// A call is over.
@@ -424,12 +442,13 @@ impl TierCore {
             }
             None => (Outcome::Failed, &[][..]),
         };
-        // Of a copy nobody knows here who has been silent.
-        if !matches!(call.of, CallFor::Copy(_) | CallFor::Mend(_)) {
+        // Of a copy nobody knows here who has been silent; and a port's own channel says nothing of the first one's.
+        if !matches!(call.of, CallFor::Copy(_) | CallFor::Mend(_) | CallFor::Greet) {
             self.note_silence(now, call.server, &outcome);
         }
         match call.of {
             CallFor::Hello => self.greeted(now, call.server, &outcome, payload),
+            CallFor::Greet => self.greeted_at(now, call.port, call.server, &outcome),
             CallFor::Ping => self.pinged(call.server, &outcome),
             CallFor::Create { segment, chunk } => self.created(now, call.server, &outcome, segment, chunk),
             CallFor::Delete => {}
@@ -490,8 +509,8 @@ impl TierCore {
             self.counts.mistakes += 1;
             return;
         };
-        self.calls.insert(handle.0, Call { server: to, of });
-        self.calls_waiting.push_back(plan);
+        self.calls.insert(handle.0, Call { port: MAIN, server: to, of });
+        self.post_call(plan);
     }
 
     /// A server that answers nothing is as good as gone, though its connection stands.
@@ -593,6 +612,7 @@ impl TierCore {
         (server.pinged, server.ping_at, server.silent_calls) = (None, now + PING_EVERY, 0);
         (server.full_until, server.trouble) = (None, None);
         (server.away_since, server.sweep) = (None, Sweep::default());
+        self.link_server(now, place);
         self.server_ready(now, place);
     }
 

@@ -163,12 +163,6 @@ impl Slots {
     pub(super) const fn has(&self, slot: Slot) -> bool {
         slot.0 < self.max
     }
-
-    /// The card knows of no chunk any more.
-    pub(super) fn clear(&mut self) {
-        self.held.clear();
-        self.of.clear();
-    }
 }
 
 #[cfg(test)]

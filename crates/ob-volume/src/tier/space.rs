@@ -14,10 +14,12 @@ use std::time::Duration;
 use ob_core::{ChunkId, ChunkName, Epoch, Instant, Revision, SegmentName, Sequence, Units};
 use ob_format::volume::{ChunkKind, Entry, RECORDS_START, RecordKind};
 
+use super::PortNumber;
 use super::areas::{LookFor, Looked, Stray};
 use super::chunks::{ChunkIs, TierChunk};
 use super::core::TierCore;
 use super::plant::{Bug, is_planted};
+use super::ports::retire_chunk;
 use super::segments::{SegmentCore, Standing};
 use super::servers::{CallFor, Errand, Outcome, ServerCore};
 use super::status::Trouble;
@@ -77,8 +79,8 @@ pub enum Fullness {
 pub(super) struct Space {
     /// Operations under way that have a sequence: of the first of each, and how many have it.
     under_way: BTreeSet<Sequence>,
-    /// The chunk that compaction fills, and trims when there is no other.
-    pub(super) maintenance: Option<usize>,
+    /// The chunks that compaction fills, and trims of other ports when there is no other.
+    pub(super) maintenance: BTreeMap<PortNumber, usize>,
     /// Whether a chunk for clients was refused for want of space.
     pub(super) is_full: bool,
     /// Chunks that a commit under way is about, by their places.
@@ -235,7 +237,7 @@ impl TierCore {
 
     /// What of a segment's space can go on goes on.
     pub(super) fn continue_space(&mut self, now: Instant, name: SegmentName) {
-        if self.port.is_none() {
+        if !self.is_connected() {
             return;
         }
         self.continue_checkpoint(now, name);
@@ -349,7 +351,7 @@ impl TierCore {
     /// From now on nobody needs these.
     pub(super) fn note_dead(&mut self, name: SegmentName, places: &[usize], revision: Revision) {
         for place in places {
-            self.slots.retire_chunk((name, *place));
+            retire_chunk(&mut self.ports, (name, *place));
             self.closing.remove(&(name, *place));
             self.end_repair_of((name, *place));
             let Some(chunk) = self.segments.get_mut(&name).and_then(|segment| segment.chunks.get_mut(*place))
@@ -649,7 +651,7 @@ impl TierCore {
         let Some((place, chunk)) = sealed.find(|(_, chunk)| chunk.number == number) else { return };
         if !chunk.members.contains(&server) && !chunk.strays.contains(&server) {
             chunk.strays.push(server);
-            self.slots.retire_chunk((name, place));
+            retire_chunk(&mut self.ports, (name, place));
             self.repair_at.get_or_insert(self.now);
         }
     }

@@ -337,8 +337,9 @@ impl TierCore {
             lined_up: self.unleased.len()
                 + self.slotless.len()
                 + self.memberless.len()
+                + self.held_up()
                 + self.segments.values().map(|segment| segment.waiting.len()).sum::<usize>(),
-            plans: self.port.as_ref().map_or(0, |port| port.plans),
+            plans: self.ports.values().map(|port| port.plans).sum(),
             index_reserved: self.index_reserved,
             commands_total: counts.commands,
             errors: counts.errors,

@@ -17,9 +17,10 @@ use ob_split::wire::Gate;
 use super::admin::{AdminError, Ticket};
 use super::core::TierCore;
 use super::plant::{Bug, is_planted};
+use super::ports::MAIN;
 use super::status::Trouble;
 use super::volumes::WATCH_EVERY;
-use super::{PortNumber, TierAction, TierError};
+use super::{TierAction, TierError};
 use crate::metadata::{
     Change, Expect, Key, LIST_MAX, MetadataAnswer, MetadataCompletion, MetadataError, MetadataOp,
     MetadataValue, Name, Transaction, Value,
@@ -426,7 +427,7 @@ impl TierCore {
 
     /// Who this tier is: its id, its gate, its lock.
     pub(super) fn identity(&self) -> (TierId, GateId, ob_core::LockId) {
-        let welcome = self.port.as_ref().map(|port| port.welcome);
+        let welcome = self.ports.get(&MAIN).map(|port| port.welcome);
         welcome.map_or_else(Default::default, |welcome| (welcome.tier, welcome.gate, welcome.lock))
     }
 
@@ -436,7 +437,7 @@ impl TierCore {
 
     fn put_tier(&mut self) {
         self.store.tier_at = None;
-        let (Some(session), Some(_)) = (self.store.session, &self.port) else { return };
+        let (Some(session), true) = (self.store.session, self.is_connected()) else { return };
         self.store.phase = Phase::Tier;
         let (id, gate, lock) = self.identity();
         let tier = Tier {
@@ -499,14 +500,14 @@ impl TierCore {
             return;
         }
         self.store.renew_at = None;
-        if self.port.is_none() {
+        if !self.is_connected() {
             return self.submit_renewal(now, None);
         }
         // The card's deadline counts from before the renewal, as this tier's does.
         self.store.last_preparation += 1;
         self.store.is_preparing = true;
         let gate = Gate::Prepare { number: self.store.last_preparation };
-        self.actions.push_back(TierAction::Gate { port: PortNumber(0), gate });
+        self.actions.push_back(TierAction::Gate { port: MAIN, gate });
     }
 
     /// The card has noted the time: the session is renewed.
@@ -525,10 +526,10 @@ impl TierCore {
     fn renewed(&mut self, now: Instant, sent: Instant, gate: Option<u64>) {
         let sent = if is_planted(Bug::LeaseFromAnswer) { now } else { sent };
         let lease = self.config.lease * (PPM - self.config.drift_ppm) / PPM;
-        if let (Some(number), true) = (gate, self.port.is_some()) {
+        if let (Some(number), true) = (gate, self.is_connected()) {
             let milliseconds = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
             let gate = Gate::Extend { number, milliseconds };
-            self.actions.push_back(TierAction::Gate { port: PortNumber(0), gate });
+            self.actions.push_back(TierAction::Gate { port: MAIN, gate });
         }
         self.store.lease_until = self.store.lease_until.max(Some(sent + lease));
         self.store.renew_at = Some(sent + self.config.lease / 3);
@@ -549,7 +550,7 @@ impl TierCore {
         self.store.is_preparing = false;
         self.counts.sessions_lost += 1;
         self.forget_wishes();
-        if self.port.is_some() {
+        if self.is_connected() {
             self.begin_session();
         }
     }
@@ -652,7 +653,7 @@ impl TierCore {
         match (purpose, answer) {
             (Purpose::Grant, MetadataAnswer::Session(session)) => {
                 self.store.session = Some(session);
-                if self.port.is_some() {
+                if self.is_connected() {
                     self.read_pool();
                 } else {
                     self.store.phase = Phase::Closed;

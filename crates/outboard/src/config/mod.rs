@@ -110,6 +110,27 @@ pub struct LinkConfig {
     pub memory_per_host: ByteSize,
 }
 
+impl LinkConfig {
+    /// The link of a port of volumes, counted from 0: the first one has the card's own, and others sockets, or numbers, behind that.
+    #[must_use]
+    pub fn of_port(&self, number: usize) -> Self {
+        let mut link = self.clone();
+        if number == 0 {
+            return link;
+        }
+        let part = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+        let (stem, extension) = (part(self.socket.file_stem()), part(self.socket.extension()));
+        let dot = if extension.is_empty() { "" } else { "." };
+        // People count ports from 1 on.
+        link.socket = self.socket.with_file_name(format!("{stem}-{}{dot}{extension}", number + 1));
+        for address in [&mut link.listen, &mut link.card] {
+            let port = usize::from(address.port()).saturating_add(number);
+            address.set_port(u16::try_from(port).unwrap_or(u16::MAX));
+        }
+        link
+    }
+}
+
 /// The kinds of link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -449,7 +470,7 @@ impl Config {
     }
 
     fn check_socket_path(&self) -> Result<(), ConfigError> {
-        let path = self.data.join(&self.link.socket);
+        let path = self.resolved_link().of_port(self.volumes.ports.len().saturating_sub(1)).socket;
         if self.link.kind == LinkKind::Tcp || path.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
             return Ok(());
         }

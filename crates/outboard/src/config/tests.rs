@@ -465,7 +465,7 @@ fn a_section_switches_volumes_on_and_says_so_when_it_is_shown() {
     let config = parse("[volumes]\n[chunkserver]\nsize = \"1GiB\"").unwrap();
     let volumes = config.card().volumes;
     assert!(volumes.enabled && config.host().volumes.enabled);
-    assert_eq!(volumes.port(), "127.0.0.1:4421".parse().unwrap());
+    assert_eq!(volumes.port(0), "127.0.0.1:4421".parse().unwrap());
     let ports: Vec<u16> = volumes.servers.iter().map(SocketAddr::port).collect();
     assert_eq!(ports, [4440, 4441, 4442]);
     let server = config.chunk_server(Some(volumes.servers[2]));
@@ -530,8 +530,6 @@ fn what_volumes_do_not_do_yet_is_not_believed_to_be_done() {
     {
         assert!(explained(text).contains("does nothing in this version"), "{text}");
     }
-    let said = explained("[volumes]\nports = [\"127.0.0.1:4421\", \"127.0.0.1:4423\"]");
-    assert!(said.contains("there is one port in this version"), "{said}");
     let said = explained("[volumes]\nreplica = 3");
     assert!(said.contains("did you mean `replicas`?"), "{said}");
 }
@@ -551,6 +549,19 @@ fn a_card_has_one_port_for_volumes_or_for_an_application() {
     }
     assert!(parse("[split]\nenabled = false\n[volumes]").is_ok());
     assert!(parse("[split]\n[volumes]\nenabled = false").is_ok());
+}
+
+#[test]
+fn each_port_of_volumes_has_a_link_behind_the_cards_own() {
+    let text = "[volumes]\nports = [\"127.0.0.1:4421\", \"127.0.0.1:4424\"]\nplacement = \"accelerator\"";
+    let config = parse(text).unwrap();
+    assert_eq!(config.volumes.placement, ob_volume::tier::Placement::Accelerator);
+    let (card, link) = (config.card(), config.host().link);
+    assert_eq!((0..3).map(|number| card.volumes.port(number).port()).collect::<Vec<_>>(), [4421, 4424, 4421]);
+    let socket = |number| link.of_port(number).socket.file_name().unwrap().to_str().unwrap().to_owned();
+    assert_eq!([0, 1, 2].map(socket), ["link.sock", "link-2.sock", "link-3.sock"]);
+    assert_eq!(link.of_port(1).card.port(), link.card.port() + 1);
+    assert_eq!(card.link.of_port(2).listen.port(), card.link.listen.port() + 2);
 }
 
 #[test]
@@ -581,6 +592,18 @@ fn volumes_that_cannot_be_kept_are_explained() {
         ("compact_share = \"half\"", "such as 0.5"),
         ("compact_writes = 0", "it can be from 1 to 1048576"),
         ("ports = [\"127.0.0.1:4420\"]", "give one of them another port than 4420"),
+        ("ports = [\"127.0.0.1:1\", \"127.0.0.1:4420\"]", "give one of them another port than 4420"),
+        ("ports = [\"127.0.0.1:1\", \"127.0.0.1:1\"]", "127.0.0.1:1 is there twice"),
+        ("ports = []", "volumes are served nowhere"),
+        (&format!("ports = [{}]", "\"127.0.0.1:0\", ".repeat(9)), "9 ports are too many"),
+        (
+            "ports = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n[link]\nkind = \"tcp\"\nlisten = \"127.0.0.1:0\"",
+            "links of ports have the numbers behind that",
+        ),
+        (
+            "ports = [\"127.0.0.1:4501\", \"127.0.0.1:2\"]\n[link]\nkind = \"tcp\"\nlisten = \"127.0.0.1:4500\"",
+            "give one of them another port than 4501",
+        ),
         (
             "controller_key = \"DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:\"",
             "set `key` in the same section",

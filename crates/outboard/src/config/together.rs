@@ -56,6 +56,15 @@ fn check_volumes(config: &Config, spans: &Spans) -> Vec<Mistake> {
         let hint = format!("`replicas` is {}, and `servers` names {servers}", volumes.replicas);
         mistakes.extend(at("replicas", "servers", "each replica is on a chunk server of its own", hint));
     }
+    let has_any_port = config.link.kind == LinkKind::Tcp && config.link.listen.port() == 0;
+    if volumes.enabled && volumes.ports.len() > 1 && has_any_port {
+        let hint = "say where the card listens: links of ports have the numbers behind that".to_owned();
+        let message = "several ports of volumes cannot be found behind a link that listens anywhere";
+        mistakes.extend(
+            mistake(spans, "link", "listen", message.to_owned(), hint.clone())
+                .or_else(|| mistake(spans, "volumes", "ports", message.to_owned(), hint)),
+        );
+    }
     if volumes.replicas_min > volumes.replicas {
         let hint = format!("`replicas` is {}: set `replicas_min` to that, or less", volumes.replicas);
         mistakes.extend(at("replicas_min", "replicas", "no chunk would ever have so many members", hint));
@@ -110,13 +119,15 @@ fn check_addresses(config: &Config, subsystems: &[SubsystemConfig], spans: &Span
     let mut add = |section, key, address| listeners.push(Listener { section, key, address });
     add("status", "listen", config.status.listen);
     if config.link.kind == LinkKind::Tcp {
-        add("link", "listen", config.link.listen);
+        let ports = if config.volumes.enabled { config.volumes.ports.len() } else { 1 };
+        // Port 0 is any, of which no host could know those behind it.
+        (0..ports).for_each(|number| add("link", "listen", config.link.of_port(number).listen));
     }
     if config.kv.enabled {
         add("kv", "listen", config.kv.listen);
     }
     if config.volumes.enabled {
-        add("volumes", "ports", config.volumes.port());
+        config.volumes.ports.iter().for_each(|port| add("volumes", "ports", *port));
     }
     add("nvme", "discovery", config.nvme.discovery);
     let numbers = config.nvme.address_numbers(subsystems);

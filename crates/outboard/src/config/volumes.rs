@@ -29,7 +29,8 @@ const CHUNK_DEVICE: &str = "chunks.img";
 pub struct VolumesConfig {
     /// Whether they are. A section `[volumes]` switches them on.
     pub enabled: bool,
-    /// Where they are served: one address in this version; port 0 takes any that is free.
+    /// Where they are served: each address is a port with a thread, an engine and connections of its own; port number 0 takes any that is
+    /// free.
     pub ports: Vec<SocketAddr>,
     /// The subsystem's name.
     #[serde(serialize_with = "as_text")]
@@ -109,9 +110,9 @@ impl VolumesConfig {
         }
     }
 
-    /// Where they are served.
-    pub(crate) fn port(&self) -> SocketAddr {
-        self.ports.first().copied().unwrap_or_else(port_default)
+    /// Where a port serves them, counted from 0.
+    pub(crate) fn port(&self, number: usize) -> SocketAddr {
+        self.ports.get(number).copied().unwrap_or_else(port_default)
     }
 }
 

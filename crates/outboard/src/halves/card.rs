@@ -239,6 +239,9 @@ fn files_endpoint(config: &CardConfig, card: &Card) -> ServiceEndpoint {
 fn wind_down(mut card: Card, mut parts: Parts) {
     card.service.drain();
     parts.nvme.stop_others();
+    if let Some(volumes) = &mut parts.volumes {
+        volumes.stop_others();
+    }
     let deadline = MonotonicClock.now() + DRAIN_WITHIN;
     let mut events = Vec::new();
     while MonotonicClock.now() < deadline {
@@ -272,7 +275,11 @@ fn open_link(
     Ok(CardLoop::new(reactor, link, Router::new(services), config.reactor.spin.0))
 }
 
-fn link_config(config: &CardConfig, incarnation: Incarnation) -> Result<CardLinkConfig, HalfError> {
+/// How hosts attach to this card, or to a port of it that has a link of its own.
+pub(crate) fn link_config(
+    config: &CardConfig,
+    incarnation: Incarnation,
+) -> Result<CardLinkConfig, HalfError> {
     let listen = match config.link.kind {
         LinkKind::Shm | LinkKind::Model => Listen::Unix(config.link.socket.clone()),
         LinkKind::Tcp => Listen::Tcp(config.link.listen),
@@ -307,7 +314,7 @@ fn link_config(config: &CardConfig, incarnation: Incarnation) -> Result<CardLink
 }
 
 /// A port that is taken names the line to change; a socket that is taken has another card behind it.
-fn explain_listen(config: &CardConfig, error: CardLinkError) -> HalfError {
+pub(crate) fn explain_listen(config: &CardConfig, error: CardLinkError) -> HalfError {
     let (listen, source) = match &error {
         CardLinkError::InUse(listen) => (listen, std::io::ErrorKind::AddrInUse.into()),
         CardLinkError::Listen(listen, errno) => (listen, (*errno).into()),
@@ -349,6 +356,8 @@ fn serve(
             }
         }
         parts.nvme.check().map_err(|error| HalfError::Nvme(Box::new(error)))?;
+        let volumes = parts.volumes.as_ref().map_or(Ok(()), VolumesCard::check);
+        volumes.map_err(|error| HalfError::Volumes(Box::new(error)))?;
         // A host is known for one when it probes, a moment after it has attached.
         let known = (card.link.host_count(), card.service.services().probe.group_count());
         let changed = hosts.replace(known) != Some(known);

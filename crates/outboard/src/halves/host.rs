@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::descriptors::allow_descriptors;
 use super::{Half, HalfError, Life, Readiness, ServiceEndpoint};
 use crate::accounting;
-use crate::config::{HostConfig, KvConfig, LinkKind, Placement, ReactorConfig};
+use crate::config::{HostConfig, KvConfig, LinkConfig, LinkKind, Placement, ReactorConfig};
 use crate::kv::{KvError, KvFront, KvHost};
 use crate::probe::{PROBE_SERVICE, Report};
 use crate::signals::StopSignal;
@@ -155,10 +155,7 @@ impl Kv {
 }
 
 fn link_config(config: &HostConfig, life: &Life) -> HostLinkConfig {
-    let endpoint = match config.link.kind {
-        LinkKind::Shm | LinkKind::Model => Endpoint::Unix(config.link.socket.clone()),
-        LinkKind::Tcp => Endpoint::Tcp(config.link.card),
-    };
+    let endpoint = endpoint(&config.link);
     let system = rustix::system::uname();
     HostLinkConfig {
         endpoint,
@@ -167,6 +164,14 @@ fn link_config(config: &HostConfig, life: &Life) -> HostLinkConfig {
         pollers: pollers(&config.kv, &config.reactor),
         attach_within: Duration::from_secs(5),
         dead_after: config.link.dead_after.0,
+    }
+}
+
+/// Where a host finds a link.
+pub(crate) fn endpoint(link: &LinkConfig) -> Endpoint {
+    match link.kind {
+        LinkKind::Shm | LinkKind::Model => Endpoint::Unix(link.socket.clone()),
+        LinkKind::Tcp => Endpoint::Tcp(link.card),
     }
 }
 

@@ -19,9 +19,10 @@ use ob_core::Incarnation;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub(crate) use card::CardPart;
 pub use card::run_card;
+pub(crate) use card::{CardPart, explain_listen, link_config};
 pub(crate) use descriptors::allow_descriptors;
+pub(crate) use host::endpoint;
 pub use host::run_host;
 pub use incarnation::{IncarnationError, next_incarnation};
 

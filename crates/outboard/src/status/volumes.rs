@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{Check, Severity};
 use crate::terminal::{BAD, HEADING, bytes, counted, duration, styled};
-use crate::volumes::{DiskFacts, ServerReport, VolumesFacts};
+use crate::volumes::{DiskFacts, MaintenanceBytes, PortFacts, ServerReport, VolumesFacts};
 
 /// Volumes: what initiators have asked for, and how the chunk servers are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumesStatus {
-    /// Where they are served.
-    pub address: String,
+    /// Where they are served, and what is done there.
+    pub ports: Vec<PortStatus>,
     /// The disks that initiators see.
     pub disks: Vec<DiskStatus>,
-    /// Commands of initiators.
+    /// Commands of initiators, at all ports; and so what follows.
     pub commands: u64,
     /// Commands that no host has taken in time.
     pub timed_out: u64,
@@ -76,6 +76,48 @@ pub struct MaintenanceStatus {
     pub others_bytes: u64,
 }
 
+/// A port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// Where it is.
+    pub address: String,
+    /// Whether the host half has it.
+    pub has_host: bool,
+    /// Commands of its initiators.
+    pub commands: u64,
+    /// Those that no host has taken in time.
+    pub timed_out: u64,
+    /// What is retained there.
+    pub retained: Retained,
+    /// Bytes that have crossed its own link; of the first port 0, as its link is the card's.
+    pub link_bytes: u64,
+}
+
+impl PortStatus {
+    fn of(facts: &PortFacts) -> Self {
+        Self {
+            address: facts.address.to_string(),
+            has_host: facts.has_host,
+            commands: facts.front.commands,
+            timed_out: facts.front.timed_out,
+            retained: Retained::of(&facts.retained),
+            link_bytes: facts.link.read_bytes + facts.link.written_bytes + facts.link.word_bytes,
+        }
+    }
+
+    fn line(&self) -> String {
+        let retained = self.retained;
+        let host = if self.has_host { String::new() } else { format!(", {}", styled(BAD, "no host")) };
+        format!(
+            "\n  port       {} {} commands, {} records retained, {}{host}",
+            self.address,
+            self.commands,
+            retained.records,
+            bytes(retained.bytes)
+        )
+    }
+}
+
 /// What is retained of what was written, so that nobody is asked for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retained {
@@ -93,6 +135,15 @@ impl Retained {
     const fn of(counts: &RetainedCounts) -> Self {
         let RetainedCounts { records, bytes, hits, misses, .. } = *counts;
         Self { records, bytes, hits, misses }
+    }
+
+    const fn and(self, other: Self) -> Self {
+        Self {
+            records: self.records + other.records,
+            bytes: self.bytes + other.bytes,
+            hits: self.hits + other.hits,
+            misses: self.misses + other.misses,
+        }
     }
 }
 
@@ -155,13 +206,16 @@ impl VolumesStatus {
     /// What a card knows.
     #[must_use]
     pub fn of(facts: &VolumesFacts) -> Self {
+        let maintenance =
+            |of: fn(&MaintenanceBytes) -> u64| facts.ports.iter().map(|port| of(&port.maintenance)).sum();
         let report = facts.report.clone().unwrap_or_default();
+        let ports: Vec<PortStatus> = facts.ports.iter().map(PortStatus::of).collect();
         Self {
-            address: facts.address.to_string(),
             disks: facts.disks.iter().map(DiskStatus::of).collect(),
-            commands: facts.front.commands,
-            timed_out: facts.front.timed_out,
-            retained: Retained::of(&facts.retained),
+            commands: ports.iter().map(|port| port.commands).sum(),
+            timed_out: ports.iter().map(|port| port.timed_out).sum(),
+            retained: ports.iter().fold(Retained::default(), |all, port| all.and(port.retained)),
+            ports,
             has_host: facts.report.is_some(),
             open: report.is_open,
             errors: report.errors,
@@ -182,10 +236,17 @@ impl VolumesStatus {
             rebuild: Rebuild::of(&report.rebuild),
             servers: report.servers.iter().map(ChunkServerStatus::of).collect(),
             link: MaintenanceStatus {
-                checkpoints_bytes: facts.maintenance.checkpoints,
-                compaction_bytes: facts.maintenance.compaction,
-                others_bytes: facts.maintenance.others,
+                checkpoints_bytes: maintenance(|bytes| bytes.checkpoints),
+                compaction_bytes: maintenance(|bytes| bytes.compaction),
+                others_bytes: maintenance(|bytes| bytes.others),
             },
+        }
+    }
+
+    fn ports_text(&self) -> String {
+        match self.ports.as_slice() {
+            [port] => port.address.clone(),
+            ports => counted(ports.len() as u64, "port", "ports"),
         }
     }
 
@@ -204,16 +265,19 @@ impl VolumesStatus {
                 if server.state == "ready" { server.state.clone() } else { styled(BAD, &server.state) };
             format!("\n  server     {} {state}, {} free", server.address, bytes(server.free_bytes))
         });
+        // One is told of by the rest.
+        let ports = self.ports.iter().filter(|_| self.ports.len() > 1).map(PortStatus::line);
         let rebuild = self.rebuild.map(|rebuild| format!("\n  rebuilding {}", rebuild.told()));
         format!(
-            "{} {}, {}\n  commands   {}; {} answered with an error, {} taken by no host in time\n  \
+            "{} {}, {}{}\n  commands   {}; {} answered with an error, {} taken by no host in time\n  \
              retained   {} records, {}; retained hits {} of {} that were looked for\n  \
              chunks     {}: {} being sealed, {} with too few replicas; so far {} sealed, {} of them for a lost member\n  \
              replicas   {} made anew; {} gave wrong bytes, {} reads were tried again\n  \
              rot        {} records found, {} mended, {} given up; {} replicas dropped for it{}{}",
             styled(HEADING, "volumes:"),
-            self.address,
+            self.ports_text(),
             self.disks_text(),
+            ports.collect::<String>(),
             self.commands,
             self.errors,
             self.timed_out,
@@ -325,18 +389,53 @@ pub(super) fn volumes_checks(facts: &VolumesFacts) -> Vec<Check> {
 
 #[cfg(test)]
 mod tests {
+    use ob_core::DmaCounts;
     use ob_volume::card::VolumeFrontCounts;
     use ob_volume::tier::ServerTrouble;
 
     use super::*;
-    use crate::volumes::{MaintenanceBytes, VolumesReport};
+    use crate::volumes::VolumesReport;
+
+    fn port(retained: RetainedCounts) -> PortFacts {
+        let front = VolumeFrontCounts { commands: 40, timed_out: 2, ..VolumeFrontCounts::default() };
+        let link = DmaCounts { read_bytes: 100, written_bytes: 20, word_bytes: 3, ..DmaCounts::default() };
+        let maintenance = MaintenanceBytes { checkpoints: 5, compaction: 7, others: 11 };
+        PortFacts {
+            address: ([127, 0, 0, 1], 4421).into(),
+            has_host: true,
+            front,
+            retained,
+            maintenance,
+            link,
+        }
+    }
+
+    #[test]
+    fn several_ports_are_a_line_each_and_their_sums() {
+        let retained = RetainedCounts { records: 7, bytes: 2 << 20, hits: 30, misses: 12, blocks: 9 };
+        let other = PortFacts {
+            address: ([127, 0, 0, 1], 4422).into(),
+            has_host: false,
+            ..port(RetainedCounts { records: 1, ..retained })
+        };
+        let facts = VolumesFacts { ports: vec![port(retained), other], disks: Vec::new(), report: None };
+        let status = VolumesStatus::of(&facts);
+        assert_eq!((status.commands, status.timed_out, status.retained.records), (80, 4, 8));
+        assert_eq!(status.ports[1].link_bytes, 123);
+        let MaintenanceStatus { checkpoints_bytes, compaction_bytes, others_bytes } = status.link;
+        assert_eq!((checkpoints_bytes, compaction_bytes, others_bytes), (10, 14, 22));
+        let lines = status.lines();
+        assert!(
+            lines.contains("2 ports, no disk\n  port       127.0.0.1:4421 40 commands, 7 records"),
+            "{lines}"
+        );
+        assert!(lines.contains("127.0.0.1:4422 40 commands, 1 records retained, 2.0 MiB, "), "{lines}");
+    }
 
     fn codes(report: Option<VolumesReport>) -> Vec<String> {
-        let address = ([127, 0, 0, 1], 4421).into();
         let disks = vec![DiskFacts { namespace: 1, bytes: 1 << 30 }];
         let retained = RetainedCounts { records: 7, bytes: 2 << 20, hits: 30, misses: 12, blocks: 9 };
-        let (front, maintenance) = (VolumeFrontCounts::default(), MaintenanceBytes::default());
-        let facts = VolumesFacts { address, disks, front, retained, report, maintenance };
+        let facts = VolumesFacts { ports: vec![port(retained)], disks, report };
         let status = VolumesStatus::of(&facts);
         assert!(status.lines().contains("127.0.0.1:4421, NSID 1"), "{}", status.lines());
         let retained = "7 records, 2.0 MiB; retained hits 30 of 42 that were looked for";
@@ -359,11 +458,8 @@ mod tests {
             rebuild: RebuildStatus { done: 3 << 20, left: 1 << 20, rate: 1 << 18 },
             ..VolumesReport::default()
         };
-        let address = ([127, 0, 0, 1], 4421).into();
-        let (front, maintenance) = (VolumeFrontCounts::default(), MaintenanceBytes::default());
-        let retained = RetainedCounts::default();
-        let facts =
-            VolumesFacts { address, disks: Vec::new(), front, retained, report: Some(report), maintenance };
+        let ports = vec![port(RetainedCounts::default())];
+        let facts = VolumesFacts { ports, disks: Vec::new(), report: Some(report) };
         let summary = &volumes_checks(&facts)[0].summary;
         assert!(summary.contains("rebuilding, 75 % of") && summary.contains("about 4"), "{summary}");
         assert!(VolumesStatus::of(&facts).lines().contains("rebuilding 75 %"));

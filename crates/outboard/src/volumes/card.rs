@@ -1,4 +1,5 @@
-//! A port of volumes on the card: the target, the front, and the card's half of the split behind it.
+//! A port of volumes on the card: the target, the front, and the card's half of the split behind it. The first one is on the card's own
+//! reactor, and has what is of all of them; others have threads of their own (`ports`).
 //!
 //! ```text
 //!   reactor ── events ──▶ VolumesCard ── turn ──▶ TargetDriver ◀─▶ VolumeFront ◀─▶ SplitCard ◀── VolumesGroup ◀── link
@@ -10,10 +11,11 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ob_core::{
-    AttachmentId, Clock, DeviceCompletion, DeviceInfo, DeviceOp, Incarnation, Instant, Refused,
+    AttachmentId, Clock, DeviceCompletion, DeviceInfo, DeviceOp, DmaCounts, Incarnation, Instant, Refused,
     RefusedReason, TierId, Token,
 };
 use ob_io::{BootClock, Event, Handle, TcpNet};
@@ -34,6 +36,7 @@ use super::VolumesError;
 use super::admin::{Desk, DeskInbox, VolumesReply, VolumesRequest, desk, is_answer, uuid_text};
 use super::disk::{Disk, Memory, Shown, ShownDisks, Told, ToldDisks};
 use super::identity;
+use super::ports::{PortThread, Together};
 use super::report::VolumesReport;
 use crate::config::CardConfig;
 use crate::halves::{CardPart, ServiceEndpoint};
@@ -118,7 +121,7 @@ impl HostWords {
 }
 
 /// A port of volumes.
-pub(crate) struct VolumesCard {
+pub(super) struct VolumesPort {
     driver: TargetDriver<TcpNet, NoDevices, Front>,
     front: Front,
     split: Rc<RefCell<Split>>,
@@ -127,30 +130,33 @@ pub(crate) struct VolumesCard {
     show_again: Option<Instant>,
     /// The disks that initiators see.
     shown: ShownDisks,
-    memory: Memory,
-    /// What administrators ask, and which life of the host has it.
-    inbox: DeskInbox,
-    asked_life: u64,
+    /// What all ports of the card have together, and which disks of it this one has shown.
+    together: Arc<Together>,
+    followed: u64,
     subsystem: SubsystemKey,
     address: SocketAddr,
     connect: String,
 }
 
+/// The first port, and what is of all of them.
+pub(crate) struct VolumesCard {
+    port: VolumesPort,
+    memory: Memory,
+    /// What administrators ask, and which life of the host has it.
+    inbox: DeskInbox,
+    asked_life: u64,
+    others: Vec<PortThread>,
+}
+
 /// What a card knows of its volumes, for the status.
 #[derive(Clone, Debug)]
 pub struct VolumesFacts {
-    /// Where they are served.
-    pub address: SocketAddr,
+    /// Where they are served, and what is done there.
+    pub ports: Vec<PortFacts>,
     /// The disks that are shown.
     pub disks: Vec<DiskFacts>,
-    /// What the front has done.
-    pub front: VolumeFrontCounts,
-    /// What the card has retained of what was written.
-    pub retained: RetainedCounts,
     /// What the host has told last, if there is one.
     pub report: Option<VolumesReport>,
-    /// What of the link's bytes was for no command.
-    pub maintenance: MaintenanceBytes,
 }
 
 /// Bytes that have crossed the link for plans which are of no command: their entries, what they have moved, and their completions.
@@ -162,6 +168,34 @@ pub struct MaintenanceBytes {
     pub compaction: u64,
     /// All else: requests to chunk servers, replicas that are made anew, records that are mended.
     pub others: u64,
+}
+
+/// A port of volumes, for the status.
+#[derive(Clone, Copy, Debug)]
+pub struct PortFacts {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// Whether a host decides about what comes by it.
+    pub has_host: bool,
+    /// What its front has done.
+    pub front: VolumeFrontCounts,
+    /// What the card has retained of what was written by it.
+    pub retained: RetainedCounts,
+    /// What of its link's bytes was for no command.
+    pub maintenance: MaintenanceBytes,
+    /// What has crossed its own link; of the first port nothing, as that is the card's.
+    pub link: DmaCounts,
+}
+
+/// What of all that has crossed a port's link was for no command.
+fn maintenance(split: &Split) -> MaintenanceBytes {
+    let of = |plans: &[PlanId]| plans.iter().map(|plan| split.crossed(*plan)).sum();
+    MaintenanceBytes {
+        checkpoints: of(&[id::INDEX]),
+        // (A tier looks at lists when it takes a segment, too.)
+        compaction: of(&[id::MOVE, id::MOVE_CUT, id::LOOK]),
+        others: of(&[id::CALL, id::COPY, id::MEND]),
+    }
 }
 
 /// A disk, as initiators see it.
@@ -183,13 +217,15 @@ struct Port {
     words: FromHost,
 }
 
-impl VolumesCard {
+impl VolumesPort {
     /// Makes the target and listens.
-    pub(crate) fn start(
+    pub(super) fn start(
         config: &CardConfig,
+        number: usize,
         incarnation: Incarnation,
         handle: &Handle,
-    ) -> Result<(Self, PortGroup, Desk), VolumesError> {
+        together: &Arc<Together>,
+    ) -> Result<(Self, PortGroup), VolumesError> {
         let section = config.volumes.subsystem();
         let mut control = Control::new(ControlConfig::default()).with_random(challenge);
         let tier = identity::tier(&config.directory)?;
@@ -220,7 +256,7 @@ impl VolumesCard {
         let front: Front = Rc::new(RefCell::new(front));
         let net = TcpNet::new(handle, CONNECTIONS_MAX + CONNECTIONS_AT_THE_DOOR);
         let mut driver = TargetDriver::with_service(net, NoDevices, target, Rc::clone(&front));
-        let address = config.volumes.port();
+        let address = config.volumes.port(number);
         let listening = driver.listen(address, PORT).map_err(|source| VolumesError::Listen {
             address,
             source,
@@ -231,84 +267,78 @@ impl VolumesCard {
         let mut split = split(config, incarnation, tier, handle, Rc::clone(&front))?;
         // What initiators have sent is for the disks that they see: until the host has said which it serves, it gets nothing of it.
         split.hold_back(true);
+        split.share_gate(together.gate());
         let split = Rc::new(RefCell::new(split));
         let words = FromHost::default();
         let group = PortGroup(Some(Port { split: Rc::clone(&split), words: Rc::clone(&words) }));
-        let waker = handle.waker();
-        let (desk, inbox) = desk(move || waker.wake());
         let connect = connect_command(&section, listening);
-        let memory = Memory::start(&config.directory)?;
-        let (show_again, address) = (None, listening);
-        let card = Self {
+        let (show_again, address, together) = (None, listening, Arc::clone(together));
+        let port = Self {
             driver,
             front,
             split,
             words,
             show_again,
             shown,
-            memory,
-            inbox,
-            asked_life: 0,
+            together,
+            followed: 0,
             subsystem,
             address,
             connect,
         };
-        Ok((card, group, desk))
+        Ok((port, group))
     }
 
-    /// Commands that initiators have sent.
-    pub(crate) fn commands(&self) -> u64 {
-        self.front.borrow().counts().commands
-    }
-
-    /// What is to be shown of them.
-    pub(crate) fn facts(&self) -> VolumesFacts {
-        VolumesFacts {
+    /// What is to be shown of it.
+    pub(super) fn facts(&self, link: DmaCounts) -> PortFacts {
+        PortFacts {
             address: self.address,
-            disks: self.shown.disks.iter().map(DiskFacts::of).collect(),
+            has_host: self.words.borrow().host.is_some(),
             front: self.front.borrow().counts(),
             retained: self.split.borrow().retained(),
-            report: self.words.borrow().report.clone(),
-            maintenance: self.maintenance(),
+            maintenance: maintenance(&self.split.borrow()),
+            link,
         }
     }
 
-    fn maintenance(&self) -> MaintenanceBytes {
-        let split = self.split.borrow();
-        let of = |plans: &[PlanId]| plans.iter().map(|plan| split.crossed(*plan)).sum();
-        MaintenanceBytes {
-            checkpoints: of(&[id::INDEX]),
-            // (A tier looks at lists when it takes a segment, too.)
-            compaction: of(&[id::MOVE, id::MOVE_CUT, id::LOOK]),
-            others: of(&[id::CALL, id::COPY, id::MEND]),
-        }
+    /// Controllers of hosts that are connected to it.
+    pub(super) fn controllers(&mut self) -> usize {
+        self.driver.target_mut().control_mut().controllers_of(self.subsystem)
     }
 
-    /// The next message for the host that has the port, and who that is.
-    pub(crate) fn next_message(&mut self) -> Option<(AttachmentId, &mut VecDeque<Vec<u8>>)> {
-        let host = self.words.borrow().host?;
-        let outgoing = self.inbox.outgoing();
-        (!outgoing.is_empty()).then_some((host, outgoing))
-    }
-
-    /// Shows the host's disks; then, and not before, the host hears of what was sent for them.
-    fn show_or_try_again(&mut self, now: Instant, disks: &[Disk]) {
-        if let Err(error) = self.show(disks) {
+    /// Shows what its host is known to serve; then, and not before, the host hears of what was sent for that. Whether it is so.
+    fn show_or_try_again(&mut self, now: Instant, next: ShownDisks) -> bool {
+        if let Err(error) = self.show(next) {
             if self.show_again.is_none() {
                 tracing::error!("a disk that the host tells of cannot be shown: {error}; trying again");
             }
             self.show_again = Some(now + SHOW_AGAIN);
-            return;
+            return false;
         }
         self.show_again = None;
-        self.words.borrow_mut().due = None;
         self.split.borrow_mut().hold_back(false);
+        true
+    }
+
+    /// A port that is not the first shows what that has shown, once it has the same host.
+    pub(super) fn follow(&mut self, now: Instant) {
+        let Some(gate) = self.split.borrow().gate() else {
+            (self.followed, self.show_again) = (0, None);
+            return;
+        };
+        if self.show_again.is_some_and(|at| at > now) {
+            return;
+        }
+        if let Some((version, next)) = self.together.shown_by(gate, self.followed)
+            && self.show_or_try_again(now, next)
+        {
+            self.followed = version;
+        }
     }
 
     /// The host says which disks there are. Those that initiators see stay theirs while there is no host, and after; what they have sent
     /// waits for the next one.
-    fn show(&mut self, disks: &[Disk]) -> Result<(), NvmeError> {
-        let next = self.shown.instead(disks);
+    fn show(&mut self, next: ShownDisks) -> Result<(), NvmeError> {
         if next == self.shown {
             return Ok(());
         }
@@ -333,7 +363,6 @@ impl VolumesCard {
             }
         }
         self.shown = next;
-        self.memory.remember(&self.shown);
         Ok(())
     }
 
@@ -349,19 +378,135 @@ impl VolumesCard {
         Ok(())
     }
 
+    /// One turn of its own: initiators, plans, answers; whether there was anything.
+    pub(super) fn serve(&mut self, now: Instant) -> bool {
+        let turn = self.driver.turn(now);
+        self.split.borrow_mut().tell_lease_time(BootClock.now());
+        let moved = self.split.borrow_mut().turn(now);
+        let mut worked = turn.events > 0 || turn.has_more || moved;
+        if self.front.borrow().has_answers() {
+            // What chunk servers have said just now answers initiators just now.
+            worked |= self.driver.turn(now).events > 0;
+        }
+        worked
+    }
+
+    pub(super) fn handle(&mut self, event: &Event) -> bool {
+        self.driver.net_mut().handle(event) || self.split.borrow_mut().net_mut().handle(event)
+    }
+
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        [self.driver.next_due(), self.split.borrow().next_due()].into_iter().flatten().min()
+    }
+
+    /// When a disk that could not be shown is tried again, at a port that is not the first.
+    pub(super) const fn follow_due(&self) -> Option<Instant> {
+        self.show_again
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.front.borrow().is_idle()
+    }
+
+    pub(super) fn endpoint(&self) -> ServiceEndpoint {
+        ServiceEndpoint {
+            service: "volumes".to_owned(),
+            address: format!("{} (`outboard volume ls` lists them)", self.address),
+            next: self.connect.clone(),
+        }
+    }
+}
+
+impl VolumesCard {
+    /// Starts all ports.
+    pub(crate) fn start(
+        config: &CardConfig,
+        incarnation: Incarnation,
+        handle: &Handle,
+    ) -> Result<(Self, PortGroup, Desk), VolumesError> {
+        let together = Arc::new(Together::default());
+        let (port, group) = VolumesPort::start(config, 0, incarnation, handle, &together)?;
+        let waker = handle.waker();
+        let (desk, inbox) = desk(move || waker.wake());
+        let memory = Memory::start(&config.directory)?;
+        let others = (1..config.volumes.ports.len())
+            .map(|number| PortThread::start(config, number, incarnation, &together, handle.waker()));
+        let others = others.collect::<Result<_, _>>()?;
+        Ok((Self { port, memory, inbox, asked_life: 0, others }, group, desk))
+    }
+
+    /// Commands that initiators have sent.
+    pub(crate) fn commands(&self) -> u64 {
+        let others = self.others.iter().map(|other| other.facts().front.commands);
+        self.port.front.borrow().counts().commands + others.sum::<u64>()
+    }
+
+    /// What is to be shown of them.
+    pub(crate) fn facts(&self) -> VolumesFacts {
+        let others = self.others.iter().map(PortThread::facts);
+        VolumesFacts {
+            ports: std::iter::once(self.port.facts(DmaCounts::default())).chain(others).collect(),
+            disks: self.port.shown.disks.iter().map(DiskFacts::of).collect(),
+            report: self.port.words.borrow().report.clone(),
+        }
+    }
+
+    /// What has crossed the links of other ports than the first, whose link is the card's.
+    pub(crate) fn links(&self) -> impl Iterator<Item = DmaCounts> + '_ {
+        self.others.iter().map(|other| other.facts().link)
+    }
+
+    /// Whether all threads live.
+    pub(crate) fn check(&self) -> Result<(), VolumesError> {
+        if self.others.iter().any(PortThread::has_failed) { Err(VolumesError::PortEnded) } else { Ok(()) }
+    }
+
+    /// The other ports take nothing more, and end.
+    pub(crate) fn stop_others(&mut self) {
+        self.others.iter().for_each(PortThread::stop);
+        self.others.drain(..).for_each(PortThread::join);
+    }
+
+    /// The next message for the host that has the port, and who that is.
+    pub(crate) fn next_message(&mut self) -> Option<(AttachmentId, &mut VecDeque<Vec<u8>>)> {
+        let host = self.port.words.borrow().host?;
+        let outgoing = self.inbox.outgoing();
+        (!outgoing.is_empty()).then_some((host, outgoing))
+    }
+
+    /// The host has told of disks: all ports show them, this one first.
+    fn show_told(&mut self, now: Instant) {
+        let due = self.port.words.borrow().due.clone();
+        let Some(disks) = due.filter(|_| self.port.show_again.is_none_or(|at| at <= now)) else { return };
+        let next = self.port.shown.instead(&disks);
+        let is_new = next != self.port.shown;
+        if !self.port.show_or_try_again(now, next) {
+            return;
+        }
+        self.port.words.borrow_mut().due = None;
+        if is_new {
+            self.memory.remember(&self.port.shown);
+        }
+        if let Some(gate) = self.port.split.borrow().gate() {
+            self.port.together.show(gate, &self.port.shown);
+            self.others.iter().for_each(PortThread::wake);
+        }
+    }
+
     /// What administrators ask goes to the host, and what it has answered to them. Disks that it has told of before are shown by now.
     fn administer(&mut self, now: Instant) -> bool {
         let (life, has_host) = {
-            let words = self.words.borrow();
+            let words = self.port.words.borrow();
             (words.life, words.host.is_some())
         };
         if std::mem::replace(&mut self.asked_life, life) != life {
             self.inbox.host_ended();
         }
-        let controllers = self.driver.target_mut().control_mut().controllers_of(self.subsystem);
+        let elsewhere: usize = self.others.iter().map(PortThread::controllers).sum();
+        let controllers = self.port.controllers() + elsewhere;
         let mut did = self.inbox.take(now, has_host, |request| refuse(request, controllers));
-        let shown = &self.shown;
-        while let Some(part) = self.words.borrow_mut().answers.pop_front() {
+        let (shown, words) = (&self.port.shown, &self.port.words);
+        while let Some(part) = words.borrow_mut().answers.pop_front() {
             did = true;
             self.inbox.answered(&part, |reply| add_numbers(reply, shown));
         }
@@ -402,44 +547,26 @@ fn add_numbers(reply: &mut VolumesReply, shown: &ShownDisks) {
 
 impl CardPart for VolumesCard {
     fn handle(&mut self, event: &Event) -> bool {
-        self.driver.net_mut().handle(event) || self.split.borrow_mut().net_mut().handle(event)
+        self.port.handle(event)
     }
 
     fn turn(&mut self, now: Instant) -> bool {
-        if self.show_again.is_none_or(|at| at <= now) {
-            let due = self.words.borrow().due.clone();
-            if let Some(disks) = due {
-                self.show_or_try_again(now, &disks);
-            }
-        }
-        let asked = self.administer(now);
-        let turn = self.driver.turn(now);
-        self.split.borrow_mut().tell_lease_time(BootClock.now());
-        let moved = self.split.borrow_mut().turn(now);
-        let mut worked = asked || turn.events > 0 || turn.has_more || moved;
-        if self.front.borrow().has_answers() {
-            // What chunk servers have said just now answers initiators just now.
-            worked |= self.driver.turn(now).events > 0;
-        }
-        worked
+        self.show_told(now);
+        self.administer(now) | self.port.serve(now)
     }
 
     fn next_due(&self) -> Option<Instant> {
-        let told = self.words.borrow().due.as_ref().map(|_| self.show_again.unwrap_or_default());
-        let others = [self.driver.next_due(), self.split.borrow().next_due(), self.inbox.next_due()];
-        others.into_iter().chain([told]).flatten().min()
+        let told = self.port.words.borrow().due.as_ref().map(|_| self.port.show_again.unwrap_or_default());
+        [self.port.next_due(), self.inbox.next_due(), told].into_iter().flatten().min()
     }
 
     fn is_idle(&self) -> bool {
-        self.front.borrow().is_idle()
+        self.port.is_idle()
     }
 
     fn endpoints(&self) -> Vec<ServiceEndpoint> {
-        vec![ServiceEndpoint {
-            service: "volumes".to_owned(),
-            address: format!("{} (`outboard volume ls` lists them)", self.address),
-            next: self.connect.clone(),
-        }]
+        let others = self.others.iter().map(PortThread::endpoint);
+        std::iter::once(self.port.endpoint()).chain(others).collect()
     }
 }
 

@@ -22,6 +22,28 @@ impl<'a> GroupEnds<'a> {
     }
 }
 
+/// Two words of each port, and the thread's own.
+const WORDS_MAX: usize = 2 * ob_volume::tier::PORTS_MAX as usize + 1;
+const _: () = assert!(WORDS_MAX <= doorbell::WORDS_MAX);
+
+impl<'a> GroupEnds<'a> {
+    /// Sleeps until something comes by any of these, or the thread is woken. It may return early.
+    pub(super) fn sleep_on_all<'b>(all: impl Iterator<Item = (&'b Self, Ticket)>, within: Option<Duration>)
+    where
+        'a: 'b,
+    {
+        let mut words: Vec<(&AtomicU64, u32)> = Vec::with_capacity(WORDS_MAX);
+        for (end, ticket) in all {
+            if words.is_empty() {
+                words.push((end.wake, end.seen));
+            }
+            words.push((end.group.receiver.bell(), ticket.responses));
+            words.extend(ticket.room.map(|room| (end.group.sender.bell(), room)));
+        }
+        doorbell::futex_wait_any(&words, within);
+    }
+}
+
 impl HostEnds for GroupEnds<'_> {
     fn push(&mut self, message: &[u8]) -> Result<(), PushError> {
         self.group.sender.push(Outgoing { inline: message, payload: None })
@@ -42,15 +64,7 @@ impl HostEnds for GroupEnds<'_> {
     }
 
     fn sleep(&mut self, ticket: Ticket, within: Option<Duration>) {
-        let responses = (self.group.receiver.bell(), ticket.responses);
-        let wake = (self.wake, self.seen);
-        match ticket.room {
-            Some(room) => {
-                let words = [responses, wake, (self.group.sender.bell(), room)];
-                doorbell::futex_wait_any(&words, within)
-            }
-            None => doorbell::futex_wait_any(&[responses, wake], within),
-        };
+        Self::sleep_on_all(std::iter::once((&*self, ticket)), within);
     }
 
     fn area_lens(&self) -> (u64, u64) {

@@ -1,4 +1,4 @@
-//! The tier's decisions on the host: a thread with the core of a tier, behind a port of the card.
+//! The tier's decisions on the host: a thread with the core of a tier, behind the ports of a card.
 //!
 //! ```text
 //!   attach ─▶ group ─▶ HELLO … WELCOME ─▶ plans ─▶ rounds: completions, metadata ─▶ headers ─▶ actions ─▶ flush ─▶ sleep ─┐
@@ -6,7 +6,8 @@
 //!      └── the card is gone, or does not want this host ◀┘
 //! ```
 //!
-//! Each port that is opened is served by a tier that knows nothing but what the metadata store has, and takes its segments from there.
+//! Each time its ports are opened they are served by a tier that knows nothing but what the metadata store has, and takes its segments
+//! from there. The first port gives a gate to the others; when one of them is over all are, as nobody knows what its ring still had (I2).
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -15,13 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use ob_core::{BlockLen, Clock, Incarnation, PoolId, Token, VolumeId};
+use ob_core::{BlockLen, Clock, GateId, Incarnation, PoolId, Token, VolumeId};
 use ob_format::volume::metadata::{Class, Text, Volume, VolumeState};
 use ob_io::{BootClock, doorbell};
 use ob_link::{AttachError, HostGroup, HostLink, HostLinkConfig, OpenGroupError};
 use ob_ring::AreaError;
-use ob_split::host::{HostEnds, Port, PortError, PortEvent, PortOptions, PostError};
-use ob_split::wire::{Completion, HeaderEntry, RefusedCode, SPLIT_SERVICE};
+use ob_split::host::{HostEnds, Port, PortError, PortEvent, PortOptions, PostError, Ticket};
+use ob_split::wire::{Completion, HeaderEntry, RefusedCode, SPLIT_SERVICE, Welcome};
 use ob_volume::metadata::{Keys, MetadataOp, MetadataStore};
 use ob_volume::plans::{PostedPlan, definitions};
 use ob_volume::press::{PressError, Presser};
@@ -62,8 +63,8 @@ const HEARD_WITHIN: Duration = Duration::from_secs(1);
 const COMMANDS_MAX: usize = 1024;
 /// Bytes of the volume's chunks.
 const CHUNK_LEN: u32 = 64 << 20;
-/// The card has one port.
-const PORT: PortNumber = PortNumber(0);
+/// The port that is opened first.
+const MAIN: PortNumber = PortNumber(0);
 
 /// The threads of volumes.
 pub(crate) struct VolumesHost {
@@ -177,6 +178,8 @@ impl ServeError {
             Self::Attach(_) => RETRY,
             Self::Group(_) | Self::Port(_) | Self::Post(_) | Self::Tier(_) | Self::Press(_) => REFUSED_PAUSE,
             // That does not change by itself.
+            // Another port of it is over by now.
+            Self::Refused(RefusedCode::GateClosed) => REFUSED_PAUSE,
             Self::Refused(_) | Self::Config(_) | Self::Plan(_) | Self::Text(_) => Duration::from_secs(30),
         }
     }
@@ -197,42 +200,52 @@ struct Serving<'a> {
 }
 
 impl Serving<'_> {
-    /// Serves one port, until it is over or somebody asks.
+    /// Serves all ports, until one is over or somebody asks.
     fn serve(&mut self) -> Result<(), ServeError> {
-        let link = HostLink::attach(&self.link)?;
+        let ports = 0..self.config.volumes.ports.len();
+        let links = ports.map(|number| HostLink::attach(&self.link_of(number)));
+        let links = links.collect::<Result<Vec<_>, _>>()?;
+        let link = links.first().ok_or(ServeError::Text("no port"))?;
         let (rung, stop) = (Arc::new(AtomicBool::new(false)), Arc::clone(self.stop));
         let ring = Arc::clone(&rung);
         link.on_message(move || {
             ring.store(true, Ordering::Release);
             stop.ring();
         });
-        let group = link.open_group_of(SPLIT_SERVICE, sizes(self.config.volumes.placement))?;
+        let sizes = sizes(self.config.volumes.placement);
+        let groups = links.iter().map(|link| link.open_group_of(SPLIT_SERVICE, sizes));
+        let groups = groups.collect::<Result<Vec<_>, _>>()?;
         let tier = TierCore::new(self.tier_config()?)?;
-        let options = PortOptions { incarnation: self.incarnation, ..PortOptions::default() };
-        let port = Port::open(GroupEnds::new(&group, &self.stop.bell), &options)?;
         let mut round = Round {
-            port,
+            ends: Vec::new(),
+            incarnation: self.incarnation,
             tier,
             store: self.store.client(),
             waiting: VecDeque::new(),
             headers: Vec::new(),
             brought: Vec::new(),
-            commands_max: 0,
             outbox: VecDeque::new(),
             tellings: 0,
             counter: Counter::new(self.defaults()),
             rung,
-            link: &link,
+            link,
             report_at: ob_core::Instant::default(),
             has_news: true,
             reported: VolumesReport::default(),
-            group: &group,
+            groups: &groups,
             presser: Presser::default(),
             stop: self.stop,
             is_leaving: false,
         };
+        round.open(MAIN, None)?;
         round.run()?;
         round.leave(self.config.volumes.lease.0.min(LEAVES_WITHIN) + HEARD_WITHIN)
+    }
+
+    /// Where a port is, counted from 0.
+    fn link_of(&self, number: usize) -> HostLinkConfig {
+        let link = self.config.link.of_port(number);
+        HostLinkConfig { endpoint: crate::halves::endpoint(&link), ..self.link.clone() }
     }
 
     /// What a volume has of which its maker says nothing.
@@ -248,7 +261,6 @@ impl Serving<'_> {
 
     fn tier_config(&self) -> Result<TierConfig, ServeError> {
         let volumes = &self.config.volumes;
-        let text = |text: &str| Text::new(text).ok_or(ServeError::Text("an address that is no text"));
         let replicas = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
         // What the store has is what counts: it is made so if that has none.
         let disk = Volume {
@@ -267,10 +279,11 @@ impl Serving<'_> {
             name: Text::new(DISK).ok_or(ServeError::Text("a disk whose name is no text"))?,
         };
         let keys = Keys::new("default").map_err(|_| ServeError::Text("a pool whose name is none"))?;
-        let addresses = volumes.ports.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
+        let addresses = addresses(&volumes.ports).ok_or(ServeError::Text("an address that is no text"))?;
         Ok(TierConfig {
             // Half of the time a command may be held here, and half by the card.
             hold: volumes.hold.0 / 2,
+            ports: u32::try_from(volumes.ports.len()).unwrap_or(u32::MAX),
             commands_max: COMMANDS_MAX,
             placement: volumes.placement,
             lease: volumes.lease.0,
@@ -286,7 +299,7 @@ impl Serving<'_> {
             ..TierConfig::new(
                 self.pool,
                 keys,
-                text(&addresses)?,
+                addresses,
                 volumes.servers.clone(),
                 vec![(VolumeId(VOLUME), disk)],
             )
@@ -294,25 +307,38 @@ impl Serving<'_> {
     }
 }
 
+/// As many of the ports' addresses as the tier's record has room for: they are for people.
+fn addresses(ports: &[SocketAddr]) -> Option<Text<128>> {
+    let all: Vec<String> = ports.iter().map(SocketAddr::to_string).collect();
+    (1..=all.len()).rev().find_map(|count| Text::new(&all.get(..count)?.join(",")))
+}
+
 /// Rings, and areas: for what goes at length, as the tier is told of, and behind that for payloads, if the host takes them.
 fn sizes(placement: Placement) -> GroupSizes {
-    let area = placement.area_len().unwrap_or(0);
-    let (card_area, host_area) = (CARD_AREA.max(area), HOST_AREA.max(area));
+    let (card, host) = placement.area_lens();
+    let (card_area, host_area) = (CARD_AREA.max(card), HOST_AREA.max(host));
     GroupSizes { card_area, host_area, ..GroupSizes::rings(RING, RING) }
 }
 
-/// One port that is served, round by round.
-struct Round<'a> {
+/// A port that is open, or about to be.
+struct End<'a> {
+    number: PortNumber,
     port: Port<GroupEnds<'a>>,
+    /// Commands that the tier has of it at a time, once it is open.
+    commands_max: usize,
+}
+
+/// The ports that are served, round by round.
+struct Round<'a> {
+    ends: Vec<End<'a>>,
+    incarnation: Incarnation,
     tier: TierCore,
     store: MetadataClient,
-    /// What the port, or the store, had no room for.
+    /// What a port, or the store, had no room for.
     waiting: VecDeque<TierAction>,
-    headers: Vec<HeaderEntry>,
+    headers: Vec<(PortNumber, HeaderEntry)>,
     /// What a server has told, out of the card's area.
     brought: Vec<u8>,
-    /// Commands that the tier has at a time, once the port is open.
-    commands_max: usize,
     /// What the card is to be told of disks, and administrators, in this order; and how often it was told of disks.
     outbox: VecDeque<Vec<u8>>,
     tellings: u64,
@@ -325,14 +351,29 @@ struct Round<'a> {
     /// Whether something has happened since.
     has_news: bool,
     reported: VolumesReport,
-    group: &'a HostGroup,
+    /// Those of all ports, in their order.
+    groups: &'a [HostGroup],
     presser: Presser,
     stop: &'a Stop,
     /// It was asked to stop, and gives back what it has.
     is_leaving: bool,
 }
 
-impl Round<'_> {
+impl<'a> Round<'a> {
+    /// Opens a port: with the gate that the first one was given, if it is another.
+    fn open(&mut self, number: PortNumber, gate: Option<GateId>) -> Result<(), ServeError> {
+        let group = self.groups.get(number.0 as usize).ok_or(ServeError::Text("a port without a link"))?;
+        let options = PortOptions { incarnation: self.incarnation, gate, ..PortOptions::default() };
+        let port = Port::open(GroupEnds::new(group, &self.stop.bell), &options)?;
+        self.ends.push(End { number, port, commands_max: 0 });
+        Ok(())
+    }
+
+    fn end(&mut self, number: PortNumber) -> Result<&mut End<'a>, Undone> {
+        let end = self.ends.iter_mut().find(|end| end.number == number);
+        end.ok_or(Undone::Failed(ServeError::Text("a port that is not open")))
+    }
+
     fn run(&mut self) -> Result<(), ServeError> {
         while !self.stop.is_asked() {
             let moved = self.round()?;
@@ -362,14 +403,18 @@ impl Round<'_> {
         let mut moved = false;
         // Twice: what came while the first look went on is older than the headers that it has found (I2).
         for _ in 0..2 {
-            moved |= self.take_events()?;
+            for place in 0..self.ends.len() {
+                moved |= self.take_events(place)?;
+            }
         }
         moved |= self.take_answers()?;
         moved |= self.take_requests()?;
-        self.tier.set_load(self.port.load());
-        for header in std::mem::take(&mut self.headers) {
+        for end in &self.ends {
+            self.tier.set_load(end.number, end.port.load());
+        }
+        for (port, header) in std::mem::take(&mut self.headers) {
             let now = BootClock.now();
-            self.tier.handle(now, TierEvent::Header { port: PORT, header })?;
+            self.tier.handle(now, TierEvent::Header { port, header })?;
         }
         let now = BootClock.now();
         if self.tier.next_due().is_some_and(|due| due <= now) {
@@ -386,7 +431,9 @@ impl Round<'_> {
             self.report(now);
         }
         self.grant()?;
-        self.port.flush()?;
+        for end in &mut self.ends {
+            end.port.flush()?;
+        }
         Ok(moved)
     }
 
@@ -399,41 +446,36 @@ impl Round<'_> {
         }
     }
 
-    fn take_events(&mut self) -> Result<bool, ServeError> {
+    fn take_events(&mut self, place: usize) -> Result<bool, ServeError> {
         let mut moved = false;
         for _ in 0..EVENTS_A_ROUND {
-            let Some(event) = self.port.next_event()? else { break };
+            let Some(end) = self.ends.get_mut(place) else { break };
+            let port = end.number;
+            let Some(event) = end.port.next_event()? else { break };
             moved = true;
             let now = BootClock.now();
             match event {
-                PortEvent::Welcome(welcome) => {
-                    for definition in definitions()? {
-                        self.port.define(&definition)?;
-                    }
-                    self.commands_max = COMMANDS_MAX.min(welcome.handles_max as usize);
-                    self.tier.handle(now, TierEvent::PortOpened { port: PORT, welcome })?;
-                    tracing::info!(tier = welcome.tier.0, gate = welcome.gate.0, "volumes: the port is open");
-                }
+                PortEvent::Welcome(welcome) => self.welcome(now, place, welcome)?,
                 PortEvent::Refused(code) => return Err(ServeError::Refused(code)),
-                PortEvent::Header(header) => self.headers.push(header),
+                PortEvent::Header(header) => self.headers.push((port, header)),
                 PortEvent::Done(done) => {
                     let (completion, reply) = (done.completion, done.reply);
                     match self.tier.brought(&completion) {
-                        None => self.tier.handle(now, TierEvent::Done { port: PORT, completion, reply })?,
-                        Some(place) => self.bring(now, completion, place)?,
+                        None => self.tier.handle(now, TierEvent::Done { port, completion, reply })?,
+                        Some(at) => self.bring(now, place, completion, at)?,
                     }
                 }
-                PortEvent::Channel(is) => self.tier.handle(now, TierEvent::Channel { port: PORT, is })?,
+                PortEvent::Channel(is) => self.tier.handle(now, TierEvent::Channel { port, is })?,
                 PortEvent::Broken(broken) => {
                     tracing::warn!(
                         slot = broken.slot.0,
                         channel = broken.channel.0,
                         "volumes: a chunk has lost a member; what is written next goes to another"
                     );
-                    self.tier.handle(now, TierEvent::Broken { port: PORT, broken })?;
+                    self.tier.handle(now, TierEvent::Broken { port, broken })?;
                 }
                 PortEvent::Noted(noted) => {
-                    self.tier.handle(now, TierEvent::Noted { port: PORT, number: noted.number })?;
+                    self.tier.handle(now, TierEvent::Noted { port, number: noted.number })?;
                 }
                 // It is not asked for: memory is the card's.
                 PortEvent::Memory(_) => {}
@@ -442,17 +484,38 @@ impl Round<'_> {
         Ok(moved)
     }
 
+    /// A port is open. Behind the first one the others are opened, by its gate.
+    fn welcome(&mut self, now: ob_core::Instant, place: usize, welcome: Welcome) -> Result<(), ServeError> {
+        let Some(end) = self.ends.get_mut(place) else { return Ok(()) };
+        for definition in definitions()? {
+            end.port.define(&definition)?;
+        }
+        end.commands_max = COMMANDS_MAX.min(welcome.handles_max as usize);
+        let port = end.number;
+        self.tier.handle(now, TierEvent::PortOpened { port, welcome })?;
+        let (tier, gate) = (welcome.tier.0, welcome.gate.0);
+        tracing::info!(tier, gate, "volumes: port {} is open", port.0 + 1);
+        if port == MAIN {
+            for number in (1u32..).take(self.groups.len().saturating_sub(1)) {
+                self.open(PortNumber(number), Some(welcome.gate))?;
+            }
+        }
+        Ok(())
+    }
+
     /// What a server has told lies in the card's area.
     fn bring(
         &mut self,
         now: ob_core::Instant,
+        place: usize,
         completion: Completion,
         (at, len): (u64, usize),
     ) -> Result<(), ServeError> {
+        let Some(end) = self.ends.get(place) else { return Ok(()) };
         self.brought.resize(len, 0);
-        self.port.ends().copy_out(at, &mut self.brought).map_err(|error| out_of_area(&error))?;
+        end.port.ends().copy_out(at, &mut self.brought).map_err(|error| out_of_area(&error))?;
         let reply = Some(&self.brought[..]);
-        Ok(self.tier.handle(now, TierEvent::Done { port: PORT, completion, reply })?)
+        Ok(self.tier.handle(now, TierEvent::Done { port: end.number, completion, reply })?)
     }
 
     /// What the metadata store has to say.
@@ -490,7 +553,9 @@ impl Round<'_> {
         while let Some(action) = self.waiting.pop_front().or_else(|| self.tier.next_action()) {
             // What was made of a payload is kept, if there is no room for its plan.
             let action = match action {
-                TierAction::Press { port, press } => TierAction::Post { port, plan: self.press(&press)? },
+                TierAction::Press { port, press } => {
+                    TierAction::Post { port, plan: self.press(port, &press)? }
+                }
                 action => action,
             };
             match self.do_one(&action) {
@@ -507,16 +572,17 @@ impl Round<'_> {
 
     fn do_one(&mut self, action: &TierAction) -> Result<(), Undone> {
         match action {
-            TierAction::Post { plan, .. } => Ok(self.port.post(&plan.entry())?),
-            TierAction::Press { press, .. } => {
-                let plan = self.press(press).map_err(|error| Undone::Failed(error.into()))?;
-                Ok(self.port.post(&plan.entry())?)
+            TierAction::Post { port, plan } => Ok(self.end(*port)?.port.post(&plan.entry())?),
+            TierAction::Press { port, press } => {
+                let plan = self.press(*port, press).map_err(Undone::Failed)?;
+                Ok(self.end(*port)?.port.post(&plan.entry())?)
             }
-            TierAction::Set { set, .. } => Ok(self.port.set(set)?),
-            TierAction::Channel { channel, .. } => Ok(self.port.channel(channel)?),
-            TierAction::Gate { gate, .. } => Ok(self.port.gate(gate)?),
-            TierAction::Upload { at, bytes, .. } => {
-                self.port.ends().copy_in(*at, bytes).map_err(|error| Undone::Failed(out_of_area(&error)))
+            TierAction::Set { port, set } => Ok(self.end(*port)?.port.set(set)?),
+            TierAction::Channel { port, channel } => Ok(self.end(*port)?.port.channel(channel)?),
+            TierAction::Gate { port, gate } => Ok(self.end(*port)?.port.gate(gate)?),
+            TierAction::Upload { port, at, bytes } => {
+                let areas = self.end(*port)?.port.ends();
+                areas.copy_in(*at, bytes).map_err(|error| Undone::Failed(out_of_area(&error)))
             }
             TierAction::Metadata(token, op) => self.submit(*token, op.clone()),
             TierAction::Report(news) => {
@@ -562,33 +628,36 @@ impl Round<'_> {
     }
 
     /// The host's processor makes of a payload what is stored.
-    fn press(&mut self, press: &Press) -> Result<PostedPlan, PressError> {
-        let areas = self.port.ends();
+    fn press(&mut self, port: PortNumber, press: &Press) -> Result<PostedPlan, ServeError> {
+        let end = self.ends.iter().find(|end| end.number == port);
+        let areas = end.ok_or(ServeError::Text("a port that is not open"))?.port.ends();
         let out = |at, into: &mut [u8]| areas.copy_out(at, into);
-        self.presser.press(press, out, |at, from| areas.copy_in(at, from))
+        Ok(self.presser.press(press, out, |at, from| areas.copy_in(at, from))?)
     }
 
     fn submit(&mut self, token: Token, op: MetadataOp) -> Result<(), Undone> {
         self.store.submit(token, op).map_err(|_| Undone::NoRoom)
     }
 
-    /// The card may send as many commands as the tier has room for.
+    /// The card may send as many commands by each port as the tier has room for.
     fn grant(&mut self) -> Result<(), ServeError> {
-        let taken = self.tier.commands() + self.port.granted() as usize;
-        let free = self.commands_max.saturating_sub(taken);
-        // A few at a time would be a message each.
-        if free > self.commands_max / 4 {
-            self.port.grant(u32::try_from(free).unwrap_or(u32::MAX))?;
+        for end in &mut self.ends {
+            let taken = self.tier.commands_of(end.number) + end.port.granted() as usize;
+            let free = end.commands_max.saturating_sub(taken);
+            // A few at a time would be a message each.
+            if free > end.commands_max / 4 {
+                end.port.grant(u32::try_from(free).unwrap_or(u32::MAX))?;
+            }
         }
         Ok(())
     }
 
-    /// Sleeps until the card has said something, or it is time.
+    /// Sleeps until the card has said something by any port, or it is time.
     fn sleep(&mut self) -> Result<(), ServeError> {
-        let ticket = self.port.register();
+        let tickets: Vec<Ticket> = self.ends.iter_mut().map(|end| end.port.register()).collect();
         // Once more, now that whoever brings something rings.
         let is_over = if self.is_leaving { self.tier.has_left() } else { self.stop.is_asked() };
-        if self.round()? || is_over || self.group.is_closed() {
+        if self.round()? || is_over || self.groups.iter().any(HostGroup::is_closed) {
             return Ok(());
         }
         let now = BootClock.now();
@@ -598,7 +667,8 @@ impl Round<'_> {
         let due = due.chain(self.outbox.front().map(|_| now + RETRY)).min();
         let within = due.map_or(SLEEP_MAX, |due| due.since(now)).min(SLEEP_MAX);
         if !within.is_zero() {
-            self.port.sleep(ticket, Some(within));
+            let ends = self.ends.iter().map(|end| end.port.ends());
+            GroupEnds::sleep_on_all(ends.zip(tickets), Some(within));
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ mod front_tests;
 mod host;
 mod identity;
 mod metadata;
+mod ports;
 mod report;
 
 use std::net::SocketAddr;
@@ -30,7 +31,7 @@ use ob_volume::metadata::RedbError;
 pub use admin::{
     ClassName, CreateRequest, OwnSegmentFacts, SegmentFacts, VolumeFacts, VolumesReply, VolumesRequest,
 };
-pub use card::{DiskFacts, MaintenanceBytes, VolumesFacts};
+pub use card::{DiskFacts, MaintenanceBytes, PortFacts, VolumesFacts};
 pub(crate) use card::{PortGroup, VolumesCard, WATCHES_MAX};
 pub(crate) use host::VolumesHost;
 pub use metadata::MetadataStoreError;
@@ -71,6 +72,12 @@ pub enum VolumesError {
     /// The system refused something that should always work.
     #[error("volumes: {0}")]
     System(#[from] std::io::Error),
+    /// The link of a port after the first cannot be opened.
+    #[error("a port of volumes cannot be opened: {0}")]
+    Port(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The thread of such a port has ended.
+    #[error("the thread of a port of volumes has ended")]
+    PortEnded,
     /// The thread of the host has ended.
     #[error("the thread of volumes has ended")]
     Ended,

@@ -134,7 +134,7 @@ impl VolumeDialect {
 
     pub(super) fn area_of_look(&self, number: u64, look: &Look) -> Option<Area> {
         let len = self.looked.get(&number)?.len;
-        Some(Area { at: look.at, len })
+        Some(Area::new(look.at, len))
     }
 
     pub(super) fn place_index(

@@ -35,7 +35,7 @@ use pool::{Pool, Spent};
 use rustix::thread::sched_setaffinity;
 
 /// Placements that there are.
-const PLACEMENTS: &[&str] = &["split", "host"];
+const PLACEMENTS: &[&str] = &["split", "host", "accelerator"];
 /// A namespace in memory.
 const ONCE: &str = "once";
 /// Commands that are out at any time.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ob_volume::tier::Placement;
+use ob_volume::tier::{PORTS_MAX, Placement};
 use toml::de::DeValue;
 
 use super::super::volumes::EMBEDDED;
@@ -163,10 +163,19 @@ fn share(value: &DeValue<'_>) -> Parsed<Share> {
 
 fn ports(value: &DeValue<'_>) -> Parsed<Vec<SocketAddr>> {
     let ports = list(value, address)?;
+    let is_again = |(index, one): &(usize, &SocketAddr)| {
+        one.port() != 0 && ports.iter().take(*index).any(|other| other == *one)
+    };
+    if let Some((_, twice)) = ports.iter().enumerate().find(is_again) {
+        return Err(Problem::new(format!("{twice} is there twice"), "each port has an address of its own"));
+    }
     match ports.len() {
-        1 => Ok(ports),
         0 => Err(Problem::new("volumes are served nowhere", "such as ports = [\"127.0.0.1:4421\"]")),
-        _ => Err(Problem::new("there is one port in this version", "leave one address in the list")),
+        count if count > PORTS_MAX as usize => {
+            let hint = format!("leave {PORTS_MAX} of them: each is a thread, and takes its share of memory");
+            Err(Problem::new(format!("{count} ports are too many"), hint))
+        }
+        _ => Ok(ports),
     }
 }
 

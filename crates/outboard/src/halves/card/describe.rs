@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use ob_core::DmaCounts;
 use ob_link::{CardLink, HostReport};
 
 use super::parts::Parts;
@@ -26,7 +27,7 @@ pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, parts: &Parts, endp
     snapshot.link = LinkFacts {
         kind: snapshot.link.kind,
         endpoint,
-        dma: card.link.counts(),
+        dma: volumes.iter().flat_map(VolumesCard::links).fold(card.link.counts(), and),
         hosts: connected.len(),
         probe: report.map(|report| report.probe),
     };
@@ -54,6 +55,17 @@ pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, parts: &Parts, endp
         facts.card = Some(files.files().card_info());
         facts.frozen = files.files().is_frozen();
         facts.counts = counts;
+    }
+}
+
+/// What has crossed two links.
+const fn and(one: DmaCounts, other: DmaCounts) -> DmaCounts {
+    DmaCounts {
+        reads: one.reads + other.reads,
+        writes: one.writes + other.writes,
+        read_bytes: one.read_bytes + other.read_bytes,
+        written_bytes: one.written_bytes + other.written_bytes,
+        word_bytes: one.word_bytes + other.word_bytes,
     }
 }
 
@@ -99,7 +111,7 @@ pub(super) fn first_snapshot(config: &CardConfig, life: &Life) -> Snapshot {
         link: LinkFacts {
             kind: config.link.kind,
             endpoint: String::new(),
-            dma: ob_core::DmaCounts::default(),
+            dma: DmaCounts::default(),
             hosts: 0,
             probe: None,
         },
