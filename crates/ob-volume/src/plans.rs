@@ -179,6 +179,17 @@ pub enum Run {
     },
 }
 
+impl Run {
+    /// Bytes of the card's memory that it takes, about: shorter ones get a block that is no shorter than this.
+    pub(crate) fn memory(&self) -> u64 {
+        const LEAST: u64 = 16 << 10;
+        match self {
+            Self::Zeros { .. } => 0,
+            Self::Record { units, .. } => units.bytes().next_multiple_of(LEAST),
+        }
+    }
+}
+
 /// The runs of a plan, one at least, all of which are legal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Runs<'a>(&'a [RunBody]);

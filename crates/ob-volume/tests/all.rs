@@ -25,6 +25,7 @@ mod tier_faults;
 mod tier_leaving;
 mod tier_lives;
 mod tier_log;
+mod tier_looks;
 mod tier_model;
 mod tier_pair;
 mod tier_ports;

@@ -508,6 +508,7 @@ pub const HARNESSES: &[Harness] = &[
             "joined-early",
         ],
     },
+    Harness { package: "ob-volume", test: "tier_looks", build: Build::Plain, plants: &["headers-first"] },
     Harness {
         package: "ob-volume",
         test: "tier_troubles",

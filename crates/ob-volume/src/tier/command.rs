@@ -160,6 +160,9 @@ struct Asked {
     latency: Latency,
 }
 
+/// Bytes of the card's memory that a plan reads into, about: as long as one waits for more, all that its port is to do waits behind it.
+const READ_MEMORY_MAX: u64 = 2 << 20;
+
 const INVALID_OPCODE: Status = Status::INVALID_OPCODE.with_do_not_retry();
 const OUT_OF_RANGE: Status = Status::LBA_OUT_OF_RANGE.with_do_not_retry();
 pub(super) const NO_NAMESPACE: Status = Status::INVALID_NAMESPACE.with_do_not_retry();
@@ -575,16 +578,19 @@ impl TierCore {
         }
         let is_careful = self.commands.get(&handle.0).is_some_and(|command| command.is_careful);
         let runs_max = if is_careful { 1 } else { self.port_of(handle).map_or(1, |port| port.runs_max) };
-        let mut runs = Vec::new();
+        let (mut runs, mut memory) = (Vec::new(), 0);
         let mut rest = part;
-        while rest.blocks > 0 && runs.len() < runs_max {
+        while rest.blocks > 0 && runs.len() < runs_max && memory < READ_MEMORY_MAX {
             let Some((span, stretch)) = self.look_up(handle, rest) else { return };
             if stretch.entry == IndexEntry::LOST {
                 self.unpin(handle);
                 return self.refuse(handle, Status::UNRECOVERED_READ_ERROR.with_do_not_retry());
             }
             match self.run_of(now, handle, &span, &stretch) {
-                Ok(run) => runs.push(run),
+                Ok(run) => {
+                    memory += run.memory();
+                    runs.push(run);
+                }
                 // As far as there are slots.
                 Err(Pinned::NoSlot) if !runs.is_empty() => break,
                 Err(Pinned::NoSlot) => return self.line_up(Line::Slotless, handle),

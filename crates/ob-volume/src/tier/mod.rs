@@ -33,6 +33,7 @@ mod identities;
 mod index;
 mod leaving;
 mod loading;
+mod looks;
 mod mend;
 mod opening;
 mod overlaps;
@@ -71,6 +72,7 @@ pub use admin::{
 pub use core::TierCore;
 pub use given::{Placement, Press};
 pub use leaving::LEAVES_WITHIN;
+pub use looks::Looks;
 pub use space::Fullness;
 pub use status::{RebuildStatus, SegmentStatus, ServerStatus, ServerTrouble, TierNews, TierStatus, Trouble};
 pub use taking::TakingStatus;

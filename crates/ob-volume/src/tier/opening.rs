@@ -21,7 +21,7 @@ use ob_wire_nvme::Status;
 
 use super::PortNumber;
 use super::chunks::TierChunk;
-use super::command::What;
+use super::command::{Command, What};
 use super::core::TierCore;
 use super::plant::{Bug, is_planted};
 use super::ports::{MAIN, is_chunk_named, retire_chunk};
@@ -437,26 +437,27 @@ impl TierCore {
     /// There is no space for a chunk: whoever waits to write is told. What trims need, and maintenance, is kept for them.
     fn not_for_want_of_space(&mut self, name: SegmentName, of: OpenFor) {
         match of {
-            OpenFor::Client(_) => {
+            OpenFor::Client(port) => {
                 if let Some(segment) = self.segments.get_mut(&name) {
                     segment.space.is_full = true;
                 }
                 self.space_at = Some(self.now);
-                self.refuse_changes(name, false);
+                self.refuse_changes(name, port, What::Write);
             }
-            OpenFor::Maintenance(_) => self.refuse_changes(name, true),
+            OpenFor::Maintenance(port) => self.refuse_changes(name, port, What::Trim),
             OpenFor::Index => self.give_checkpoint_up(name),
         }
     }
 
-    /// All that wait to write to a segment are told that there will be no chunk for it, or those that wait to trim.
-    fn refuse_changes(&mut self, name: SegmentName, are_trims: bool) {
+    /// All that wait to write to a segment by a port are told that there will be no chunk for it, or those that wait to trim. (Another port may
+    /// have a chunk, or get one.)
+    fn refuse_changes(&mut self, name: SegmentName, port: PortNumber, what: What) {
         let status = Status::CAPACITY_EXCEEDED.with_do_not_retry();
         let Some(segment) = self.segments.get_mut(&name) else { return };
         for handle in std::mem::take(&mut segment.waiting) {
-            let what = if are_trims { What::Trim } else { What::Write };
-            let command = self.commands.get_mut(&handle.0);
-            if let Some(command) = command.filter(|command| command.is_change && command.what == what) {
+            let is_of_it =
+                |command: &&mut Command| command.is_change && command.what == what && command.port == port;
+            if let Some(command) = self.commands.get_mut(&handle.0).filter(is_of_it) {
                 command.fail(status);
             }
             self.ready.push_back(handle);

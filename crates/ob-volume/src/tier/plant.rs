@@ -23,6 +23,8 @@ ob_plant::plants! {
         ReturnUntruncated = "return-untruncated",
         /// The number of a chunk that was not made is another's (C7).
         ChunkNumberReused = "chunk-number-reused",
+        /// Headers are looked up though a port may have older completions (I2).
+        HeadersFirst = "headers-first",
         /// What an earlier life has sent something of is executed once more (I8).
         ParkedAgain = "parked-again",
         /// What a sealed chunk has of commands that were given up does not enter the index (I9).

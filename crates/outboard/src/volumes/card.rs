@@ -54,6 +54,8 @@ pub(crate) const WATCHES_MAX: u32 = CONNECTIONS_MAX + CONNECTIONS_AT_THE_DOOR + 
 const MESSAGES_MAX: u32 = 1024;
 /// Tasks that the engine has waiting.
 const ENGINE_DEPTH: u16 = 256;
+/// Bytes of a port for payloads: half for the longest ones, and for the others not much less than other targets have.
+const TRANSFER_MEMORY: usize = 96 << 20;
 /// Pauses between attempts to show a disk.
 const SHOW_AGAIN: Duration = Duration::from_secs(1);
 /// The port of the target.
@@ -242,6 +244,8 @@ impl VolumesPort {
             connections_max: CONNECTIONS_MAX as usize,
             capsule_buffers: 512,
             transfer_len_max: PAYLOAD_MAX as usize,
+            transfer_memory: TRANSFER_MEMORY,
+            connection_transfer_max: TRANSFER_MEMORY / 12,
             // No volume compares anything.
             compares_max: 1,
             ..TargetConfig::default()

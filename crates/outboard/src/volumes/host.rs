@@ -27,8 +27,8 @@ use ob_volume::metadata::{Keys, MetadataOp, MetadataStore};
 use ob_volume::plans::{PostedPlan, definitions};
 use ob_volume::press::{PressError, Presser};
 use ob_volume::tier::{
-    LEAVES_WITHIN, Placement, PortNumber, Press, SEGMENT_BLOCKS, TierAction, TierConfig, TierConfigError,
-    TierCore, TierError, TierEvent, TierNews,
+    LEAVES_WITHIN, Looks, Placement, PortNumber, Press, SEGMENT_BLOCKS, TierAction, TierConfig,
+    TierConfigError, TierCore, TierError, TierEvent, TierNews,
 };
 use ob_wire_link::group::GroupSizes;
 use ob_wire_nvme::NamespaceId;
@@ -151,6 +151,12 @@ impl Drop for VolumesHost {
 enum ServeError {
     #[error("cannot attach to the card: {0}")]
     Attach(#[from] AttachError),
+    #[error("port {number} of the card cannot be had (has it as many `ports` in `[volumes]`?): {error}")]
+    AttachPort {
+        /// As people count them.
+        number: usize,
+        error: AttachError,
+    },
     #[error("the card does not give the port: {0}")]
     Group(#[from] OpenGroupError),
     #[error("the port is over: {0}")]
@@ -176,7 +182,12 @@ impl ServeError {
     fn pause(&self) -> Duration {
         match self {
             Self::Attach(_) => RETRY,
-            Self::Group(_) | Self::Port(_) | Self::Post(_) | Self::Tier(_) | Self::Press(_) => REFUSED_PAUSE,
+            Self::AttachPort { .. }
+            | Self::Group(_)
+            | Self::Port(_)
+            | Self::Post(_)
+            | Self::Tier(_)
+            | Self::Press(_) => REFUSED_PAUSE,
             // That does not change by itself.
             // Another port of it is over by now.
             Self::Refused(RefusedCode::GateClosed) => REFUSED_PAUSE,
@@ -202,9 +213,13 @@ struct Serving<'a> {
 impl Serving<'_> {
     /// Serves all ports, until one is over or somebody asks.
     fn serve(&mut self) -> Result<(), ServeError> {
-        let ports = 0..self.config.volumes.ports.len();
-        let links = ports.map(|number| HostLink::attach(&self.link_of(number)));
-        let links = links.collect::<Result<Vec<_>, _>>()?;
+        let link = HostLink::attach(&self.link_of(0))?;
+        let others = (1..self.config.volumes.ports.len()).map(|number| {
+            let link = HostLink::attach(&self.link_of(number));
+            link.map_err(|error| ServeError::AttachPort { number: number + 1, error })
+        });
+        let others = others.collect::<Result<Vec<_>, _>>()?;
+        let links: Vec<HostLink> = std::iter::once(link).chain(others).collect();
         let link = links.first().ok_or(ServeError::Text("no port"))?;
         let (rung, stop) = (Arc::new(AtomicBool::new(false)), Arc::clone(self.stop));
         let ring = Arc::clone(&rung);
@@ -222,7 +237,7 @@ impl Serving<'_> {
             tier,
             store: self.store.client(),
             waiting: VecDeque::new(),
-            headers: Vec::new(),
+            looks: Looks::default(),
             brought: Vec::new(),
             outbox: VecDeque::new(),
             tellings: 0,
@@ -336,7 +351,7 @@ struct Round<'a> {
     store: MetadataClient,
     /// What a port, or the store, had no room for.
     waiting: VecDeque<TierAction>,
-    headers: Vec<(PortNumber, HeaderEntry)>,
+    looks: Looks<(PortNumber, HeaderEntry)>,
     /// What a server has told, out of the card's area.
     brought: Vec<u8>,
     /// What the card is to be told of disks, and administrators, in this order; and how often it was told of disks.
@@ -400,19 +415,13 @@ impl<'a> Round<'a> {
 
     /// Takes what has come, decides, and says what is to be done; whether there was anything.
     fn round(&mut self) -> Result<bool, ServeError> {
-        let mut moved = false;
-        // Twice: what came while the first look went on is older than the headers that it has found (I2).
-        for _ in 0..2 {
-            for place in 0..self.ends.len() {
-                moved |= self.take_events(place)?;
-            }
-        }
+        let mut moved = self.look()?;
         moved |= self.take_answers()?;
         moved |= self.take_requests()?;
         for end in &self.ends {
             self.tier.set_load(end.number, end.port.load());
         }
-        for (port, header) in std::mem::take(&mut self.headers) {
+        while let Some((port, header)) = self.looks.next_ripe() {
             let now = BootClock.now();
             self.tier.handle(now, TierEvent::Header { port, header })?;
         }
@@ -437,6 +446,28 @@ impl<'a> Round<'a> {
         Ok(moved)
     }
 
+    /// Takes what has come at all ports; whether there was anything.
+    fn look(&mut self) -> Result<bool, ServeError> {
+        let mut moved = !self.looks.is_empty();
+        if self.ends.len() == 1 {
+            moved |= self.take_events(0)?.0;
+            self.looks.only_over();
+            return Ok(moved);
+        }
+        for place in 0..self.ends.len() {
+            moved |= self.take_events(place)?.0;
+        }
+        self.looks.first_over();
+        let mut are_empty = true;
+        for place in 0..self.ends.len() {
+            let (more, is_empty) = self.take_events(place)?;
+            moved |= more;
+            are_empty &= is_empty;
+        }
+        self.looks.second_over(are_empty);
+        Ok(moved)
+    }
+
     /// The card shows how volumes are doing. (What it has no room for it is told the next time.)
     fn report(&mut self, now: ob_core::Instant) {
         (self.report_at, self.has_news) = (now + REPORT_EVERY, false);
@@ -446,18 +477,19 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn take_events(&mut self, place: usize) -> Result<bool, ServeError> {
+    /// Takes what has come at a port; whether there was anything, and whether nothing is left of it.
+    fn take_events(&mut self, place: usize) -> Result<(bool, bool), ServeError> {
         let mut moved = false;
         for _ in 0..EVENTS_A_ROUND {
             let Some(end) = self.ends.get_mut(place) else { break };
             let port = end.number;
-            let Some(event) = end.port.next_event()? else { break };
+            let Some(event) = end.port.next_event()? else { return Ok((moved, true)) };
             moved = true;
             let now = BootClock.now();
             match event {
                 PortEvent::Welcome(welcome) => self.welcome(now, place, welcome)?,
                 PortEvent::Refused(code) => return Err(ServeError::Refused(code)),
-                PortEvent::Header(header) => self.headers.push((port, header)),
+                PortEvent::Header(header) => self.looks.find((port, header)),
                 PortEvent::Done(done) => {
                     let (completion, reply) = (done.completion, done.reply);
                     match self.tier.brought(&completion) {
@@ -481,7 +513,7 @@ impl<'a> Round<'a> {
                 PortEvent::Memory(_) => {}
             }
         }
-        Ok(moved)
+        Ok((moved, false))
     }
 
     /// A port is open. Behind the first one the others are opened, by its gate.
