@@ -38,6 +38,8 @@ use ob_wire_link::group::{GroupSizes, GroupSpec};
 const MAGIC: [u8; 2] = *b"OX";
 const WRITE: PlanId = PlanId(1);
 const READ: PlanId = PlanId(2);
+/// A message that is sent on, of which the host has the reply.
+const CALL: PlanId = PlanId(3);
 const LEN: usize = 16 << 10;
 const RESPONSES: u64 = 4;
 
@@ -148,9 +150,11 @@ impl Dialect for Words3 {
         visit(plan.slot);
     }
 
-    fn pieces(&mut self, _: &Posted<'_>, notes: &mut Vec<u32>) -> Result<Pieces, Reject> {
+    fn pieces(&mut self, plan: &Posted<'_>, notes: &mut Vec<u32>) -> Result<Pieces, Reject> {
         notes.push(1);
-        Ok(Pieces { count: self.pieces, told: Told::Each })
+        let is_call = plan.plan == CALL;
+        let count = if is_call { 1 } else { self.pieces };
+        Ok(Pieces { count, told: if is_call { Told::Reply } else { Told::Each } })
     }
 
     fn piece(&self, _: &Posted<'_>, piece: u16) -> std::ops::Range<u32> {
@@ -257,7 +261,7 @@ struct Rig {
     allocated: Cell<u64>,
 }
 
-fn definitions() -> [Definition; 2] {
+fn definitions() -> [Definition; 3] {
     let two = Register::new(2).unwrap();
     let write = vec![
         Step::Each,
@@ -277,7 +281,9 @@ fn definitions() -> [Definition; 2] {
         Step::Answer { payload: Some(Register::ANSWER) },
     ];
     let define = |id, steps| Definition::new(id, Plan::new(steps).unwrap(), 8, 0).unwrap();
-    [define(WRITE, write), define(READ, read)]
+    let send = Step::Send { payload: Some(Register::PAYLOAD) };
+    let call = vec![send, Step::Merge { answers: Answers::All }, Step::Answer { payload: None }];
+    [define(WRITE, write), define(READ, read), define(CALL, call)]
 }
 
 impl Rig {
@@ -456,7 +462,7 @@ fn a_write_and_a_read_of_many_records_allocate_nothing() {
 }
 
 #[test]
-fn a_write_and_a_read_of_what_was_compressed_allocate_nothing() {
+fn a_write_a_read_of_what_was_compressed_and_a_call_allocate_nothing() {
     let mut rig = Rig::new(1);
     let pool = Pool::new(LEN, 4);
     let text: Vec<u8> = b"the same words again and again ".iter().copied().cycle().take(LEN).collect();
@@ -480,9 +486,11 @@ fn a_write_and_a_read_of_what_was_compressed_allocate_nothing() {
         let mut payload = pool.take().unwrap();
         payload.copy_from_slice(if is_noise { &noise } else { &text });
         rig.message(WRITE, Some(payload), None, &[]);
-        assert_eq!((rig.done, rig.card.front_mut().answered), (2 * round - 1, 2 * round - 1));
+        assert_eq!((rig.done, rig.card.front_mut().answered), (3 * round - 2, 3 * round - 2));
         rig.message(READ, None, Some(pool.take().unwrap()), &compressed);
-        assert_eq!((rig.done, rig.card.front_mut().answered), (2 * round, 2 * round));
+        assert_eq!((rig.done, rig.card.front_mut().answered), (3 * round - 1, 3 * round - 1));
+        rig.message(CALL, Some(pool.take().unwrap()), None, &[7; 100]);
+        assert_eq!((rig.done, rig.card.front_mut().answered), (3 * round, 3 * round));
     }
     assert_eq!(rig.allocated.get(), 0);
     assert_eq!((rig.card.counts().blocks_out, pool.blocks_out()), (0, 0));

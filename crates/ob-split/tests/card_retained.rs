@@ -179,6 +179,58 @@ fn what_does_not_decode_is_fetched() {
 }
 
 #[test]
+fn what_does_not_decode_is_forgotten_and_its_room_is_not_anothers_before() {
+    // Memory for what one read fetches.
+    let mut rig = rig_with(PortConfig { memory: vec![(64 << 10, 1)], ..config() });
+    let bytes = text(1, 4 * KIB);
+    let place = write(&mut rig, &bytes, 2);
+    let len = bytes.len() + 64;
+    // Something hard is before them, so that it is a while until it shows that they do not decode.
+    let (_, hard) = rig.arrived(&text(2, 64 * KIB), 0);
+    let handles = [0, 1].map(|_| rig.arrived(&[], len).1);
+    rig.post(PACK, 4, 1, hard, &[0; 8]);
+    for handle in handles {
+        rig.read(handle, &[Run { slot: 1, from: place, len: len as u32, into: 0 }]);
+    }
+    rig.run();
+    // The one is fetched while the other waits for memory, and then does not look again for what was wrong.
+    for _ in handles {
+        let mut asked = 0;
+        for port in 1..=3 {
+            for (header, _) in rig.card.net_mut().heard(port) {
+                let is_read = header.kind == ask::READ;
+                asked += usize::from(is_read);
+                let payload = vec![0xEE; if is_read { len } else { 0 }];
+                rig.card.net_mut().say(port, &reply_to(&header, 0, &payload));
+            }
+        }
+        assert_eq!(asked, 1);
+        rig.run();
+    }
+    assert!(rig.done().iter().all(|(done, _)| done.status == CompletionStatus::Good));
+    assert_eq!(rig.answers().len(), 3);
+    assert_eq!(rig.card.dialect_mut().known_before, [0, 0], "nothing was known of what was asked for");
+    let retained = rig.card.counts().retained;
+    assert_eq!((retained.hits, retained.misses), (0, 2));
+    rig.assert_empty();
+}
+
+#[test]
+fn what_lies_in_memory_of_records_is_retained_whoever_waits_for_some() {
+    // An engine with a queue has all that is written to at a time, and the others wait for as long as it takes.
+    let mut rig = rig_with(PortConfig { heads: 80, ..config() });
+    let handles: Vec<_> = (0..12).map(|seed| rig.arrived(&text(seed, 64 * KIB), 0).1).collect();
+    for handle in handles {
+        rig.post(PACK, 4, 1, handle, &[0; 8]);
+    }
+    rig.run();
+    for _ in 0..12 {
+        rig.all_say(0);
+    }
+    assert_eq!((rig.done().len(), rig.card.counts().retained.records), (12, 12));
+}
+
+#[test]
 fn writes_go_on_for_ever_in_little_memory_and_the_newest_are_found() {
     // Two blocks of 256 KiB: what is retained goes all the time.
     let mut rig = rig_with(PortConfig { records: 2, ..config() });

@@ -396,6 +396,73 @@ fn memory_has_what_was_written_there_and_no_more() {
     assert!(split.card_memory(1).is_ok(), "what goes back is granted anew");
 }
 
+#[test]
+fn what_a_host_has_written_leaves_room_to_write_more() {
+    // It is granted more pieces than there are blocks for records, and there is no other memory.
+    let few = PortConfig {
+        records: 5,
+        memory: Vec::new(),
+        granted: vec![(32 << 10, 1), (8 << 10, 16)],
+        ..port_config()
+    };
+    let port = rig(few);
+    let mut split = host(&port);
+    let listener = listen(&mut split);
+    let from = accept(&port, &mut split, listener, VM);
+    let pieces: Vec<_> = std::iter::from_fn(|| split.card_memory(1).ok()).collect();
+    assert_eq!(pieces.iter().map(|piece| piece.len()).collect::<Vec<_>>(), [8 << 10, 32 << 10]);
+    // About 10 KiB of it do not shrink.
+    let block = [filler(1, 10_000), compressible(50_000)].concat();
+    say(&port, VM, &message(1, &block));
+    let event = split.mixed_recv(Incoming::Of(from), 64 << 10).unwrap();
+    let (_, payload, _) = received(split.wait(event));
+    for _ in 0..20 {
+        for piece in &pieces {
+            let task = CardTask::Compress { effort: Effort::DEFAULT, from: payload.all(), into: piece };
+            let event = split.engine(task).unwrap();
+            (0..3).for_each(|_| settle(&port, &mut split));
+            match split.take(event).unwrap() {
+                Completion::Engine(len) => assert!(piece.len() == 32 << 10 && piece.range(0..len).is_some()),
+                other => {
+                    assert_eq!(other, Completion::Failed(SplitFailure::Engine), "there is no room for it");
+                    assert_eq!(piece.len(), 8 << 10);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_message_without_payload_is_sent_on_as_others() {
+    let port = rig(port_config());
+    let mut split = host(&port);
+    let listener = listen(&mut split);
+    let from = accept(&port, &mut split, listener, VM);
+    let store = split.connect_and_wait(address(STORAGE)).unwrap();
+    let write = split.define(&write_plan(), USER_LEN, 0).unwrap();
+    let header: [u8; HEADER_LEN] = message(0, &[])[..].try_into().unwrap();
+    for by_plan in [false, true] {
+        say(&port, VM, &message(1, &[]));
+        let event = split.mixed_recv(Incoming::Of(from), 64 << 10).unwrap();
+        let (_, payload, _) = received(split.wait(event));
+        let event = if by_plan {
+            split.post(write, Some(&payload), 1, Slot(0), &arguments(&[store], &header)).unwrap()
+        } else {
+            split.mixed_send(store, &header, Some(payload.all())).unwrap()
+        };
+        settle(&port, &mut split);
+        let [(asked, bytes)] = &heard(&port, STORAGE)[..] else { panic!() };
+        assert_eq!((asked.payload_len, asked.flags & PACKED, bytes.len()), (0, 0, 0));
+        say(&port, STORAGE, &reply_to(asked, 0, &[]));
+        let went_well = match split.wait(event) {
+            Completion::Sent => !by_plan,
+            Completion::Plan { .. } => by_plan,
+            _ => false,
+        };
+        assert!(went_well);
+    }
+}
+
 /// What a host posts that keeps to nothing, after it was told of a message and granted memory.
 fn is_closed_by(tell: impl Fn(&mut Rig<NoFront, SplitDialect>, &[Memory], Handle)) -> bool {
     let port = rig(port_config());
@@ -465,6 +532,8 @@ enum Deed {
     Good(usize),
     /// One that is longer than may be.
     Long,
+    /// A reply that nobody has asked for.
+    Stray,
     /// A header with one byte of it changed.
     Wrong(usize, u8),
     /// Any bytes.
@@ -475,6 +544,7 @@ fn deed() -> impl Strategy<Value = Deed> {
     prop_oneof![
         6 => prop_oneof![Just(0usize), 1usize..5000, Just(60_000usize)].prop_map(Deed::Good),
         1 => Just(Deed::Long),
+        1 => Just(Deed::Stray),
         1 => (0usize..HEADER_LEN, 1u8..).prop_map(|(at, by)| Deed::Wrong(at, by)),
         1 => prop::collection::vec(any::<u8>(), 0..300).prop_map(Deed::Noise),
     ]
@@ -507,6 +577,10 @@ proptest! {
                         tags.extend(is_right.then_some((tag as u64, *len as u32)));
                     }
                     Deed::Long => bytes.extend(message(tag as u64, &vec![0; 70_000])),
+                    Deed::Stray => {
+                        bytes.extend(ANSWER(tag as u64 + 77));
+                        is_right = false;
+                    }
                     Deed::Wrong(at, by) => {
                         let mut header = message(tag as u64, &[]);
                         header[*at] ^= by;

@@ -7,13 +7,14 @@ mod card_rig;
 use std::time::Duration;
 
 use card_rig::split::{
-    ANSWER, OTHER, Port, STALL, VM, accept, blocks_out, heard, host, listen, message, port_config, received,
-    rig, say, settle, unread,
+    ANSWER, OTHER, Port, STALL, VM, accept, blocks_out, compressible, heard, host, listen, message,
+    port_config, received, rig, say, settle, unread,
 };
 use card_rig::{filler, reply_to};
+use ob_ring::CardService;
 use ob_split::card::{IntakeConfig, PortConfig};
 use ob_split::host::{Completion, Event, HostEnds, Incoming, PostError, Split, SplitFailure};
-use ob_split::wire::{HEADER_LEN, Header, OVERSIZE, Plan, Slot, Step};
+use ob_split::wire::{HEADER_LEN, Header, OVERSIZE, Otherwise, Plan, Register, Slot, Step};
 
 const KIB: usize = 1024;
 
@@ -387,6 +388,41 @@ fn who_waits_longest_for_memory_gets_it_and_short_ones_need_not_wait_for_it() {
     say(&port, 51, &message(7, &filler(4, 50_000)));
     assert_eq!(received(soon(&port, &mut split, long)).0, 5);
     assert_eq!(split.take(late), None);
+}
+
+#[test]
+fn what_a_peer_takes_is_memory_again_for_who_waits_for_it() {
+    // One block for records, which are answers that their peer does not take.
+    let port = rig(PortConfig { records: 1, granted: Vec::new(), ..port_config() });
+    let mut split = host(&port);
+    let listener = listen(&mut split);
+    let from = accept(&port, &mut split, listener, VM);
+    widen(&port, VM, 0);
+    let two = Register::new(2).unwrap();
+    let compress = Step::Compress { from: Register::PAYLOAD, into: two, otherwise: Otherwise::Fail };
+    let back = Plan::new(vec![compress, Step::Answer { payload: Some(two) }]).unwrap();
+    let back = split.define(&back, 8, 0).unwrap();
+    let waits = loop {
+        say(&port, VM, &message(1, &[filler(1, 40_000), compressible(20_000)].concat()));
+        let event = split.mixed_recv(Incoming::Of(from), 64 << 10).unwrap();
+        let (_, payload, _) = received(soon(&port, &mut split, event));
+        let event = split.post(back, Some(&payload), 2, Slot(0), &[]).unwrap();
+        settle(&port, &mut split);
+        match split.take(event) {
+            None => break event,
+            done => assert!(matches!(done, Some(Completion::Plan { .. }))),
+        }
+    };
+    {
+        let mut port = port.borrow_mut();
+        port.run();
+        let now = port.now;
+        assert!(port.card.next_due() > Some(now));
+        port.card.net_mut().widen(VM, 1 << 20);
+        port.card.poll(now);
+        assert_eq!(port.card.next_due(), Some(now), "there is something to do");
+    }
+    assert!(matches!(soon(&port, &mut split, waits), Completion::Plan { .. }));
 }
 
 #[test]

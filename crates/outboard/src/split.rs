@@ -13,7 +13,7 @@ use std::time::Duration;
 use ob_core::{AttachmentId, Incarnation, Instant};
 use ob_io::{Event, Handle, TcpNet};
 use ob_ring::{Batch, BulkDone, CardSender, CardService, GroupKey};
-use ob_split::card::{IntakeConfig, NoFront, PortConfig, SplitCard, SplitDialect};
+use ob_split::card::{IntakeConfig, NoFront, PortConfig, RECORD_BLOCK_LEN, SplitCard, SplitDialect};
 use ob_split::engine::SoftEngine;
 
 use crate::config::CardConfig;
@@ -33,6 +33,8 @@ const ENGINE_DEPTH: u16 = 256;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest payload.
 const PAYLOAD_MAX: u32 = 1 << 20;
+/// Bytes of memory for what is sent with a payload: a message has as much.
+const HEAD_LEN: u32 = 4 << 10;
 /// Memory that an application is granted ahead: what an engine writes at most, and how often.
 const GRANTED: (u32, u32) = (64 << 10, 16);
 
@@ -60,19 +62,26 @@ impl SplitPort {
     }
 }
 
-/// Half of the memory is for what comes, and half for what is made of it.
+/// Half of the memory is for what comes, a quarter for what is compressed, and the rest for what else is made of it and for messages that
+/// are sent.
 fn port_config(memory: u64) -> PortConfig {
     let blocks = |share: u64, len: u32| {
         let count = memory / share / u64::from(len);
         (len, u32::try_from(count).unwrap_or(u32::MAX).max(4))
     };
+    let (_, records) = blocks(4, RECORD_BLOCK_LEN);
+    let (_, heads) = blocks(16, HEAD_LEN);
     PortConfig {
         payload_max: PAYLOAD_MAX,
         handles_max: MESSAGES_MAX,
         plans_max: MESSAGES_MAX,
         channels_max: CHANNELS_MAX,
         slots_max: 0,
-        memory: vec![blocks(8, 4 << 10), blocks(8, 16 << 10), blocks(4, 64 << 10)],
+        memory: vec![blocks(16, 4 << 10), blocks(16, 16 << 10), blocks(16, 64 << 10)],
+        records,
+        // Its dialect names nothing that could be found again.
+        retains: false,
+        heads,
         granted: vec![GRANTED],
         intake: Some(IntakeConfig {
             memory: vec![blocks(8, 4 << 10), blocks(8, 64 << 10), blocks(4, PAYLOAD_MAX)],
@@ -146,4 +155,22 @@ impl CardService for SplitGroup {
     }
 
     fn channel(&mut self, _: AttachmentId, _: &[u8]) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_a_port_has_is_what_it_was_given() {
+        for memory in [16u64 << 20, 64 << 20, 1 << 30, 16 << 30] {
+            let config = port_config(memory);
+            let intake = config.intake.unwrap().memory;
+            let blocks =
+                config.memory.iter().chain(&intake).map(|(len, count)| u64::from(*len) * u64::from(*count));
+            let records = u64::from(config.records) * u64::from(RECORD_BLOCK_LEN);
+            let all = blocks.sum::<u64>() + records + u64::from(config.heads) * u64::from(HEAD_LEN);
+            assert!(all <= memory && all > memory / 8 * 7, "{all} of {memory}");
+        }
+    }
 }

@@ -7,7 +7,7 @@
 use crate::support;
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
@@ -103,7 +103,8 @@ fn request(tag: u64, is_urgent: bool, block: &[u8]) -> Vec<u8> {
     let mut rest = [0; 40];
     // Bytes 24 to 39 are the port's; of the others each protocol has what it likes.
     rest[16..24].copy_from_slice(&(tag * 1000).to_le_bytes());
-    let flags = if is_urgent { LATENCY_SENSITIVE } else { 0 };
+    // Whether a block is packed says who packs it, whatever its sender says.
+    let flags = PACKED | if is_urgent { LATENCY_SENSITIVE } else { 0 };
     let payload_len = block.len() as u32;
     let header = Header { magic: MAGIC, version: 1, kind: 1, status: 0, flags, tag, payload_len, rest };
     [&header.encode()[..], block].concat()
@@ -113,11 +114,18 @@ fn request(tag: u64, is_urgent: bool, block: &[u8]) -> Vec<u8> {
 fn send_all(port: u16, program: JoinHandle<()>) {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    // One that is too long is refused, and what follows is stored.
+    let long = vec![1; MAX as usize + 1];
+    stream.write_all(&request(99, false, &long)).unwrap();
+    let (answer, _) = receive(&mut stream).unwrap();
+    assert_eq!((answer.tag, answer.kind, answer.status), (99, 1 | REPLY, 1));
     let mut writer = stream.try_clone().unwrap();
     let sender = std::thread::spawn(move || {
         blocks()
             .iter()
             .for_each(|(tag, urgent, block)| writer.write_all(&request(*tag, *urgent, block)).unwrap());
+        // It has said all, and still hears.
+        writer.shutdown(Shutdown::Write).unwrap();
     });
     for (tag, ..) in blocks() {
         let (answer, _) = receive(&mut stream).unwrap();

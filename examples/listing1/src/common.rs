@@ -10,7 +10,7 @@ use ob_core::Incarnation;
 use ob_io::doorbell;
 use ob_link::{Endpoint, HostGroup, HostLink, HostLinkConfig, OpenGroupError};
 use ob_split::host::{Completion, HostEnds, PortOptions, RingEnds, Split};
-use ob_split::wire::{ChannelId, HEADER_LEN, Header, REPLY, SPLIT_SERVICE};
+use ob_split::wire::{ChannelId, HEADER_LEN, Header, PACKED, REPLY, SPLIT_SERVICE};
 use ob_wire_link::group::GroupSizes;
 
 /// Bytes of the longest block, which is what an engine takes at a time.
@@ -85,6 +85,17 @@ pub fn accept(
     }
 }
 
+/// Tells who has sent a block that is longer than may be that it is not stored.
+pub fn refuse(
+    split: &mut Split<impl HostEnds>,
+    to: ChannelId,
+    header: &[u8; HEADER_LEN],
+) -> Result<(), Box<dyn Error>> {
+    let event = split.mixed_send(to, &Request::parse(header)?.answer(false), None)?;
+    split.wait(event);
+    Ok(())
+}
+
 /// What a virtual machine asks: that a block is stored. Its bytes 24 to 39 are the port's; the rest is as the storage server is to have it.
 pub struct Request {
     header: Header,
@@ -99,9 +110,9 @@ impl Request {
         Ok(Self { header, is_latency_sensitive: header.flags & LATENCY_SENSITIVE != 0 })
     }
 
-    /// What the storage server is told. Tag, length and checksum are put in when it is sent.
+    /// What the storage server is told. Tag, length and checksum are put in when it is sent, and only who compresses says that it has.
     pub fn storage_header(&self) -> Header {
-        self.header
+        Header { flags: self.header.flags & !PACKED, ..self.header }
     }
 
     /// What is answered.

@@ -18,9 +18,9 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use common::{MAX, Request, accept, open};
+use common::{MAX, Request, accept, open, refuse};
 use ob_split::engine::Effort;
-use ob_split::host::{CardTask, Completion, Incoming};
+use ob_split::host::{CardTask, Completion, Incoming, SplitFailure};
 use ob_split::wire::PACKED;
 
 /// Serves the first virtual machine that connects, until it goes.
@@ -37,7 +37,14 @@ pub fn serve(
     let from_vm = accept(split, listen, up)?;
     // The header comes here, the payload stays on the card.
     while let Ok(event) = split.mixed_recv(Incoming::Of(from_vm), MAX) {
-        let Completion::Received { header, payload: received, .. } = split.wait(event) else { break };
+        let (header, received) = match split.wait(event) {
+            Completion::Received { header, payload, .. } => (header, payload),
+            Completion::Failed(SplitFailure::Oversize { header, .. }) => {
+                refuse(split, from_vm, &header)?;
+                continue;
+            }
+            _ => break,
+        };
         // The part that changes every other week.
         let request = Request::parse(&header)?;
         let mut stored = request.storage_header();

@@ -16,9 +16,9 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use common::{MAX, Request, accept, open};
+use common::{MAX, Request, accept, open, refuse};
 use ob_split::engine::Effort;
-use ob_split::host::{Completion, Incoming, arguments};
+use ob_split::host::{Completion, Incoming, SplitFailure, arguments};
 use ob_split::wire::{Answers, Otherwise, Plan, Register, Slot, Step, USER_LEN};
 
 /// Serves the first virtual machine that connects, until it goes.
@@ -42,7 +42,14 @@ pub fn serve(
     let stores: Vec<_> = storage.iter().map(|at| split.connect_and_wait(*at)).collect::<Result<_, _>>()?;
     let from_vm = accept(split, listen, up)?;
     while let Ok(event) = split.mixed_recv(Incoming::Of(from_vm), MAX) {
-        let Completion::Received { header, payload, .. } = split.wait(event) else { break };
+        let (header, payload) = match split.wait(event) {
+            Completion::Received { header, payload, .. } => (header, payload),
+            Completion::Failed(SplitFailure::Oversize { header, .. }) => {
+                refuse(split, from_vm, &header)?;
+                continue;
+            }
+            _ => break,
+        };
         let request = Request::parse(&header)?;
         let effort = if request.is_latency_sensitive { Effort::NONE } else { Effort::DEFAULT };
         let arguments = arguments(&stores, &request.storage_header().encode());

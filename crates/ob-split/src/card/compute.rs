@@ -77,6 +77,9 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// Has those go on for whose records there is room, in their order.
     pub(super) fn take_record_room(&mut self) -> bool {
         let mut moved = false;
+        if !self.record_line.is_empty() {
+            self.records.look();
+        }
         while self.budget.steps > 0
             && let Some((key, piece)) = self.record_line.front().copied()
         {
@@ -275,6 +278,12 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         result: Result<u32, EngineError>,
     ) -> Went {
         match (result, record) {
+            // What the host was granted has no room for it.
+            (Ok(len), Some(_))
+                if register == Register::ANSWER && flight.lent.is_some_and(|(_, room)| len > room) =>
+            {
+                Went::Failed(CompletionStatus::Engine)
+            }
             (Ok(len), Some(record)) => {
                 let of = flight.piece_mut(piece);
                 of.know(register, Found { len, encoding: Encoding::Lz4, crc: None });
@@ -342,7 +351,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     /// All parts are there.
     fn decoded(&mut self, flight: &mut Flight, piece: u16, into: Register) -> Went {
-        flight.piece_mut(piece).scratch = None;
+        let of = flight.piece_mut(piece);
+        (of.scratch, of.spare) = (None, None);
         if into != Register::ANSWER {
             let of = flight.piece_mut(piece);
             let ends = of.parts.as_slice().iter().map(|part| part.into + part.take);

@@ -35,8 +35,8 @@ pub struct PortConfig {
     pub requests_max: u32,
     /// Bytes of these.
     pub window_len: u64,
-    /// Card memory that a host is given ahead, for what its engine tasks write: bytes of a piece, and how many. What is written there is of
-    /// `memory`, of which it is half at most.
+    /// Card memory that a host is given ahead, for what its engine tasks write: bytes of a piece, and how many. What is written there is a
+    /// record, which keeps its block: there are half as many pieces as `records` at most.
     pub granted: Vec<(u32, u32)>,
     /// What peers may send that connect here; without it the host cannot listen.
     pub intake: Option<IntakeConfig>,

@@ -105,6 +105,8 @@ pub(super) struct Piece {
     pub(super) heads: Vec<Slice>,
     /// What is decompressed lies there first.
     pub(super) scratch: Option<Slice>,
+    /// Memory for what is fetched, while what was retained is in its place and is not decoded yet.
+    pub(super) spare: Option<Slice>,
     /// Bytes of a record that it waits for room for, and whether it is next.
     pub(super) wants: usize,
     pub(super) is_next: bool,
@@ -332,7 +334,7 @@ impl Piece {
     pub(super) fn release(&mut self) {
         self.own = Default::default();
         self.heads.clear();
-        self.scratch = None;
+        (self.scratch, self.spare) = (None, None);
         self.kept = None;
         self.fetch = None;
     }
@@ -433,11 +435,7 @@ impl Flight {
 
     /// Whether memory of a register is not taken before it is written: that of a record, which waits for peers alone.
     pub(super) fn is_record(&self, step: Step, into: Register) -> bool {
-        match step {
-            Step::Compress { .. } => true,
-            Step::Decode { .. } | Step::FromHost { .. } => self.steps().contains(&Step::Keep { what: into }),
-            _ => false,
-        }
+        step.record(self.steps()) == Some(into)
     }
 
     /// What of it failed first.

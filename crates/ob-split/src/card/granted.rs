@@ -13,10 +13,12 @@ use crate::wire::{Handle, Memory, Register, Step};
 impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// A host that is welcome is granted memory.
     pub(super) fn grant_ahead(&mut self) {
+        // What is written there is a record, and keeps its block for as long as the host likes: the others are for who waits for one.
+        let mut left = self.records.blocks() / 2;
         for at in 0..self.config.granted.len() {
             let Some((len, count)) = self.config.granted.get(at).copied() else { break };
-            // Else plans would wait for memory that is all written, and nobody gives back.
-            let count = count.min(self.memory.blocks_of(len) as u32 / 2);
+            let count = count.min(left);
+            left -= count;
             (0..count).for_each(|_| self.grant_memory(len));
         }
     }

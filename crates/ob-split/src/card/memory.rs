@@ -1,6 +1,6 @@
 //! Card memory for what plans write: blocks of a few sizes, taken all at once or not at all.
 
-use ob_memory::{Pool, Slice};
+use ob_memory::{Pool, Shared, Slice};
 
 use super::config::PortConfig;
 use super::dialect::BEFORE_MAX;
@@ -28,6 +28,8 @@ pub(super) struct CardMemory {
     heads: Pool,
     /// What is decompressed lies there until it is copied to where it goes.
     scratch: Pool,
+    /// No bytes.
+    empty: Option<Shared>,
     /// Blocks of each pool that are left, while it is found out whether a plan could ever have what it needs.
     left: Vec<usize>,
 }
@@ -39,7 +41,16 @@ impl CardMemory {
         let pools = classes.iter().map(|(len, blocks)| Pool::new(*len as usize, *blocks as usize)).collect();
         let left = Vec::with_capacity(classes.len());
         let scratch = Pool::new(TASK_MAX, SCRATCH_BLOCKS);
-        Self { pools, heads: Pool::new(HEAD_LEN, config.heads as usize), scratch, left }
+        let empty = Pool::new(1, 1).take().map(|mut slice| {
+            slice.truncate(0);
+            slice.share()
+        });
+        Self { pools, heads: Pool::new(HEAD_LEN, config.heads as usize), scratch, empty, left }
+    }
+
+    /// No bytes, for who reads them.
+    pub(super) fn empty(&self) -> Option<&Shared> {
+        self.empty.as_ref()
     }
 
     /// A block for a part that is decompressed, if one is free.
@@ -58,12 +69,6 @@ impl CardMemory {
                 Some(slice)
             }
         }
-    }
-
-    /// Blocks that are so long, or longer.
-    pub(super) fn blocks_of(&self, len: u32) -> usize {
-        let fitting = self.pools.iter().filter(|pool| pool.block_len() >= len as usize);
-        fitting.map(Pool::blocks).sum()
     }
 
     /// Whether all of this could be had at once, if nobody had anything: else waiting for it would never end.

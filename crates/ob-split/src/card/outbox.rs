@@ -70,6 +70,8 @@ pub(super) struct Outbox {
     /// Pieces of memory that were granted to this host, those included that it has yet to be told of.
     pub(super) granted: u32,
     pub(super) done: VecDeque<Waiting>,
+    /// Memory for replies that come with completions, which is used again.
+    replies: Vec<Vec<u8>>,
     builder: MessageBuilder,
     /// Answers whose completions were given to the ring, and how much that has to deliver before.
     answers: VecDeque<(u64, Answer)>,
@@ -101,6 +103,11 @@ impl Outbox {
         self.granted = 0;
         self.over.extend(self.done.drain(..).filter_map(|waiting| Some(waiting.last?.0)));
         self.answers.clear();
+    }
+
+    /// A reply for a completion, if there is one: in its place is memory for the next.
+    pub(super) fn take_reply(&mut self, reply: &mut Vec<u8>) -> Option<Vec<u8>> {
+        (!reply.is_empty()).then(|| std::mem::replace(reply, self.replies.pop().unwrap_or_default()))
     }
 
     /// Whether something waits that `messages` does not know of.
@@ -206,7 +213,12 @@ impl Outbox {
             }
             self.was_quiet |= is_quiet;
             let needed = ring.committed_bytes();
-            for (flight, answer) in self.done.drain(..count).filter_map(|waiting| waiting.last) {
+            for Waiting { reply, last, .. } in self.done.drain(..count) {
+                if let Some(mut reply) = reply.filter(|_| self.replies.len() < NEWS_MAX) {
+                    reply.clear();
+                    self.replies.push(reply);
+                }
+                let Some((flight, answer)) = last else { continue };
                 self.over.push(flight);
                 self.answers.extend(answer.map(|answer| (needed, answer)));
             }

@@ -8,7 +8,7 @@ use super::flight::{Doing, Fetch, Flight, FlightKey, Memory};
 use super::front::Front;
 use super::memory::Need;
 use super::port::Port;
-use super::retained::Before;
+use super::retained::{Before, Label};
 use super::run::{Went, number};
 use crate::engine::Engines;
 use crate::plant::{Bug, is_planted};
@@ -176,8 +176,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         if !self.records.retains() || flight.piece(piece).is_kept_bad {
             return false;
         }
-        let Some(name) = self.dialect.sought(&flight.entry.posted(), number(piece)) else { return false };
-        let Some(label) = self.slots.label(name.slot, name.place) else { return false };
+        let Some(label) = self.label_sought(flight, piece) else { return false };
         let Some(kept) = self.records.find(label) else { return false };
         let (before, payload) = (kept.before, kept.payload.clone());
         self.spend(payload.len());
@@ -191,12 +190,20 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         (of.parts, of.part) = (parts, 0);
         if is_good {
             of.know(into, Found { len, encoding: Encoding::Plain, crc: None });
+            // It may not decode, and is fetched then.
+            of.spare = of.take_room(into);
             of.put(into, Memory::Written(payload));
         } else {
             self.records.forget(label);
             of.is_kept_bad = true;
         }
         is_good
+    }
+
+    /// By what that which a piece fetches may be retained.
+    fn label_sought(&self, flight: &Flight, piece: u16) -> Option<Label> {
+        let name = self.dialect.sought(&flight.entry.posted(), number(piece))?;
+        self.slots.label(name.slot, name.place)
     }
 
     /// Whether parts lie in what was fetched to a register, and in what they are to be written into.
@@ -293,20 +300,26 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let into = |(at, step): (u8, Step)| (step == Step::Fetch { into: fetched }).then_some(at);
         let Some(at) = flight.steps_of(piece).find_map(into) else { return not_verified };
         let of = flight.piece_mut(piece);
-        match of.fetch.as_mut().filter(|fetch| fetch.at == at) {
-            Some(fetch) => {
-                fetch.saw_bad = true;
-                of.bad_members |= 1 << fetch.last;
+        if let Some(fetch) = of.fetch.as_mut().filter(|fetch| fetch.at == at) {
+            fetch.saw_bad = true;
+            of.bad_members |= 1 << fetch.last;
+        } else if std::mem::replace(&mut of.is_kept_bad, true) {
+            return not_verified;
+        } else {
+            // It was retained: members are asked, none of which was, and nothing is known of what they will give.
+            of.found = Found::default();
+            if let Some(label) = self.label_sought(flight, piece) {
+                self.records.forget(label);
             }
-            // It was retained: members are asked, none of which was.
-            None if !of.is_kept_bad => of.is_kept_bad = true,
-            None => return not_verified,
         }
+        let of = flight.piece_mut(piece);
         of.scratch = None;
-        // What is shared cannot be written again; its block is free now, and so another is.
         of.put(fetched, Memory::Nothing);
+        let spare = of.spare.take();
         let len = self.dialect.memory(&flight.entry.posted(), number(piece), fetched);
-        let Some(room) = self.memory.take(Need::Bytes(len)) else { return not_verified };
+        // What is shared cannot be written again; its block is free now, and so another is.
+        let room = spare.or_else(|| self.memory.take(Need::Bytes(len)));
+        let Some(room) = room else { return not_verified };
         let of = flight.piece_mut(piece);
         of.put(fetched, Memory::Room(room));
         of.at = at;

@@ -571,7 +571,10 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     pub(super) fn has_work(&self) -> bool {
         let has_ended = self.leaving.iter().any(|key| self.is_to_leave(*key));
         let has_begun = !self.connects.is_empty() || self.listeners.has_wanted();
-        has_ended || has_begun || !self.ready.is_empty() || self.wires.has_work()
+        // What is sent gives memory back, for which others may wait.
+        let has_memory = (!self.line.is_empty() && self.memory.returned() != self.returned)
+            || (!self.record_line.is_empty() && self.records.has_returned());
+        has_ended || has_begun || has_memory || !self.ready.is_empty() || self.wires.has_work()
     }
 
     /// Takes what a peer has said that is there, whole.

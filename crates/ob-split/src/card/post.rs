@@ -25,9 +25,6 @@ fn writes(step: Step) -> Option<Register> {
     }
 }
 
-/// Beside the registers that a piece has written: it has memory for a record.
-const RECORD_BIT: u8 = 1 << 7;
-
 impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// Takes a plan. (What is taken and then found to be impossible ends with the group.)
     pub(super) fn post(&mut self, entry: &PlanEntry<'_>, definition: &Definition) -> Result<(), Hostile> {
@@ -167,19 +164,13 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             let range = self.range_of(flight, piece)?;
             payload_len = Some((range.end - range.start) as u32);
         }
-        let lent = flight.lent.filter(|_| matches!(step, Step::Compress { into: Register::ANSWER, .. }));
-        if let Some((_, len)) = lent {
-            add(Purpose::Own(Register::ANSWER), Need::Bytes(payload_len.unwrap_or(len).min(len)));
-        }
         let Some(into) = writes(step).filter(|into| into.number() > Register::ANSWER.number()) else {
             return Some(());
         };
         let bit = 1 << into.number();
         if flight.is_record(step, into) {
-            // It has one, so that who has a record waits for none.
-            let is_first = *known & RECORD_BIT == 0;
-            *known |= bit | RECORD_BIT;
-            return is_first.then_some(());
+            *known |= bit;
+            return Some(());
         }
         if *known & bit == 0 {
             *known |= bit;
@@ -311,7 +302,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             let words = self.dialect.words(&flight.entry.posted(), number, &outcome);
             let is_last = number + 1 == pieces;
             let is_good = outcome.status == CompletionStatus::Good;
-            let reply = (!flight.reply.is_empty()).then(|| std::mem::take(&mut flight.reply));
+            let reply = self.outbox.take_reply(&mut flight.reply);
             let offset =
                 reply.as_ref().map_or(words.offset, |reply| reply.len().saturating_sub(HEADER_LEN) as u32);
             let completion = Completion {

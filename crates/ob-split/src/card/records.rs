@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A block comes back when nobody reads anything in it any more. What is retained goes, the oldest first, when a block is wanted and
-//! none is there, and before that when more than three quarters are out. Whoever has a record waits for peers alone, so those who wait
-//! for room get it.
+//! none is there, and before that when more than three quarters are out. Whoever has a record waits for peers alone, or is a host, which has
+//! half of the blocks at most: so those who wait for room get it.
 
 use ob_memory::{Pool, Shared, Slice};
 
@@ -51,6 +51,8 @@ pub(super) struct RecordMemory {
     lent: usize,
     /// Blocks that were ever taken, modulo 2³².
     taken: u32,
+    /// What had come back when those that wait for room have looked for it last.
+    returned: u32,
     /// So many blocks may be out before what is retained goes.
     blocks_kept: u32,
     retained: Retained,
@@ -67,6 +69,7 @@ impl RecordMemory {
             tails: Vec::with_capacity(TAILS_MAX + 1),
             lent: 0,
             taken: 0,
+            returned: 0,
             blocks_kept: blocks - blocks / 4,
             retained: Retained::new(most),
             hits: 0,
@@ -147,13 +150,13 @@ impl RecordMemory {
         self.retained.is_on()
     }
 
-    /// These bytes, to be retained: as they are if they lie here, else copied, if they are few and there is room. What is somebody else's
-    /// is wanted back.
-    pub(super) fn own_or_copy(&mut self, payload: Shared) -> Option<Shared> {
+    /// These bytes, to be retained: as they are if they lie here, which needs no more memory; else copied, if that may be, they are few and
+    /// there is room. What is somebody else's is wanted back.
+    pub(super) fn own_or_copy(&mut self, payload: Shared, may_copy: bool) -> Option<Shared> {
         if payload.arena() == self.pool.arena() {
             return Some(payload);
         }
-        if payload.len() > COPY_MAX {
+        if payload.len() > COPY_MAX || !may_copy {
             return None;
         }
         let mut copy = self.exact(payload.len())?;
@@ -186,6 +189,21 @@ impl RecordMemory {
     pub(super) fn clear(&mut self) {
         self.retained.clear();
         self.tails.clear();
+    }
+
+    /// How many there are.
+    pub(super) fn blocks(&self) -> u32 {
+        self.pool.blocks() as u32
+    }
+
+    /// Those that wait for room look for it now.
+    pub(super) fn look(&mut self) {
+        self.returned = self.pool.returned();
+    }
+
+    /// Whether memory has come back since they have looked.
+    pub(super) fn has_returned(&self) -> bool {
+        self.pool.returned() != self.returned
     }
 
     fn blocks_out(&self) -> u32 {

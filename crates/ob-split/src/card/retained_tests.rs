@@ -125,11 +125,12 @@ fn what_is_somebody_elses_is_copied_if_it_is_short() {
     let (mut one, mut other) = (memory(4), memory(4));
     let own = filled(one.exact(100 << 10).unwrap(), 1);
     let start = own.start();
-    assert_eq!(one.own_or_copy(own).unwrap().start(), start, "its own is not copied");
+    assert_eq!(one.own_or_copy(own, false).unwrap().start(), start, "its own is not copied");
     let short = filled(other.exact(16 << 10).unwrap(), 2);
-    let copy = one.own_or_copy(short.clone()).unwrap();
+    assert!(one.own_or_copy(short.clone(), false).is_none());
+    let copy = one.own_or_copy(short.clone(), true).unwrap();
     assert!(copy[..] == short[..] && copy.arena() != short.arena());
-    assert!(one.own_or_copy(filled(other.exact((16 << 10) + 1).unwrap(), 3)).is_none());
+    assert!(one.own_or_copy(filled(other.exact((16 << 10) + 1).unwrap(), 3), true).is_none());
 }
 
 #[test]

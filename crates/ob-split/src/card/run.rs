@@ -5,6 +5,7 @@ use ob_memory::Shared;
 use super::dialect::{Dialect, Encoding, Found, Reject};
 use super::flight::{Doing, Flight, FlightKey, Memory, OUTER};
 use super::front::Front;
+use super::messages::Owner;
 use super::outbox::{Answer, Bytes};
 use super::peers::merge;
 use super::port::{Hostile, Port};
@@ -169,16 +170,15 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     /// Remembers what was sent, to be retained when all have it.
     fn keep(&mut self, flight: &mut Flight, piece: u16, what: Register) -> Went {
-        // Those who wait for memory need it more.
-        let is_wanted = self.records.retains() && self.record_line.is_empty();
-        let before = flight.piece(piece).before.filter(|_| is_wanted);
+        let before = flight.piece(piece).before.filter(|_| self.records.retains());
         let Some(before) = before else { return Went::On };
         let Some(name) = self.dialect.kept(&flight.entry.posted(), number(piece)) else { return Went::On };
         let label = self.slots.label(name.slot, name.place);
         let Some(source) = self.source(flight, piece, what) else {
             return Went::Failed(CompletionStatus::Refused);
         };
-        if let Some(payload) = self.records.own_or_copy(source) {
+        // Those who wait for memory need it more than a copy does.
+        if let Some(payload) = self.records.own_or_copy(source, self.record_line.is_empty()) {
             flight.piece_mut(piece).kept = Some(Kept { label, before, payload });
         }
         Went::On
@@ -199,7 +199,12 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     pub(super) fn source(&mut self, flight: &Flight, piece: u16, register: Register) -> Option<Shared> {
         if register == Register::PAYLOAD {
             let range = self.range_of(flight, piece)?;
-            return self.messages.get_mut(flight.entry.handle)?.payload.as_ref()?.part(range);
+            let held = self.messages.get_mut(flight.entry.handle)?;
+            if held.payload.is_none() && matches!(held.owner, Owner::Peer(_)) {
+                // A message without payload has an empty one.
+                return self.memory.empty()?.part(range);
+            }
+            return held.payload.as_ref()?.part(range);
         }
         let own = flight.piece(piece).written(register);
         own.or_else(|| flight.outer.written(register)).cloned()

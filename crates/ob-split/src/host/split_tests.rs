@@ -317,6 +317,93 @@ fn listeners_accept_and_what_ends_completes_all_of_it() {
     assert_eq!(split.take(refused), failed(SplitFailure::ChannelGone));
 }
 
+/// A listener, and peers that have connected to it and that nobody has accepted.
+fn with_peers(numbers: &[u16]) -> (Split<QueueEnds>, Card) {
+    let (mut split, mut card) = open();
+    let listens = split.listen(address()).unwrap();
+    split.flush();
+    card.channel(1, ChannelState::Listening, 0);
+    assert!(split.take(listens).is_some());
+    numbers.iter().for_each(|number| card.channel(*number, ChannelState::Accepted, 1));
+    assert_eq!(split.poll(), None);
+    card.hear();
+    card.asked.clear();
+    (split, card)
+}
+
+#[test]
+fn messages_that_nobody_can_ask_for_are_given_back() {
+    let (mut split, mut card) = with_peers(&[0x8000, 0x8001, 0x8002]);
+    let events = [(); 2].map(|()| split.accept(ChannelId(1)));
+    let [known, closed] = [ChannelId(0x8000), ChannelId(0x8001)];
+    assert_eq!(split.take(events[0]), Some(Completion::Connected(known)));
+    assert_eq!(split.take(events[1]), Some(Completion::Connected(closed)));
+    let other = connected(&mut split, &mut card);
+    let awaited = split.mixed_recv(Incoming::Of(other), 100).unwrap();
+    for (handle, from) in [(1, 0x8000), (2, 0x8001), (3, 0x8002)] {
+        split.flush();
+        card.header(handle, from, 10);
+        assert_eq!(split.take(awaited), None);
+    }
+    split.close(closed).unwrap();
+    for number in [0x8000, 0x8001, 0x8002] {
+        card.channel(number, ChannelState::Gone, 0);
+    }
+    assert_eq!(split.take(awaited), None);
+    card.hear();
+    assert_eq!(card.returned, [Handle(2), Handle(3)]);
+    let event = split.mixed_recv(Incoming::Of(known), 100).unwrap();
+    assert!(matches!(split.take(event), Some(Completion::Received { .. })), "who knows of it may ask for it");
+    assert_eq!(split.over(), None);
+}
+
+#[test]
+fn of_a_peer_that_has_said_all_nothing_more_is_awaited_and_it_is_there() {
+    let (mut split, mut card) = with_peers(&[0x8000]);
+    let accepts = split.accept(ChannelId(1));
+    let peer = ChannelId(0x8000);
+    assert_eq!(split.take(accepts), Some(Completion::Connected(peer)));
+    let events = [(); 2].map(|()| split.mixed_recv(Incoming::Of(peer), 100).unwrap());
+    split.flush();
+    card.header(1, 0x8000, 10);
+    card.channel(0x8000, ChannelState::Ended, 0);
+    assert!(matches!(split.take(events[0]), Some(Completion::Received { .. })));
+    assert_eq!(split.take(events[1]), failed(SplitFailure::ChannelGone));
+    assert_eq!(split.mixed_recv(Incoming::Of(peer), 1), Err(PostError::Channel(peer)));
+    let event = split.mixed_send(peer, &[1; HEADER_LEN], None).unwrap();
+    split.flush();
+    card.hear();
+    card.done(card.posted[0].3, CompletionStatus::Good, 0);
+    assert_eq!(split.take(event), Some(Completion::Sent));
+    assert_eq!(card.asked, [], "it is not closed");
+    card.channel(0x8000, ChannelState::Gone, 0);
+    assert_eq!(split.poll(), None);
+    split.flush();
+    card.hear();
+    assert_eq!(card.asked.pop().unwrap().what, ChannelWhat::Close);
+    // Once is enough.
+    card.channel(0x8000, ChannelState::Ended, 0);
+    assert_eq!(split.poll(), None);
+    assert_eq!(split.over(), Some(PortError::Channel(peer)));
+}
+
+#[test]
+fn connections_that_nobody_has_accepted_end_with_their_listener() {
+    let (mut split, mut card) = with_peers(&[0x8000, 0x8001]);
+    let accepts = split.accept(ChannelId(1));
+    assert!(split.take(accepts).is_some());
+    split.close(ChannelId(1)).unwrap();
+    split.flush();
+    card.channel(1, ChannelState::Gone, 0);
+    assert_eq!(split.poll(), None);
+    card.hear();
+    let closed: Vec<_> = card.asked.iter().map(|channel| (channel.channel.0, channel.what)).collect();
+    assert_eq!(closed, [(1, ChannelWhat::Close), (0x8001, ChannelWhat::Close)]);
+    card.channel(0x8001, ChannelState::Gone, 0);
+    assert_eq!(split.poll(), None);
+    assert_eq!(split.over(), None);
+}
+
 #[test]
 fn credit_of_a_receive_whose_channel_is_gone_is_used_by_the_next() {
     let (mut split, mut card) = open();

@@ -215,6 +215,17 @@ pub(super) mod step {
 }
 
 impl Step {
+    /// Where it makes a record, as a step of these, if it does: in memory that is asked for then (`docs/split.md`).
+    pub(crate) fn record(self, steps: &[Self]) -> Option<Register> {
+        match self {
+            Self::Compress { into, .. } => Some(into),
+            Self::Decode { into, .. } | Self::FromHost { into } => {
+                steps.contains(&Self::Keep { what: into }).then_some(into)
+            }
+            _ => None,
+        }
+    }
+
     fn encode(self) -> StepBody {
         let number = |register: Option<Register>| register.map_or(NO_REGISTER, |register| register.0);
         let (step, first, second, option) = match self {
@@ -445,6 +456,11 @@ impl Plan {
             checker.step(*step).map_err(|what| PlanError::Step { step: number, what })?;
         }
         checker.end()?;
+        // Whoever has one never waits for another, so that those who wait get what they wait for.
+        let mut records = (0..).zip(&steps).filter(|(_, step)| step.record(&steps).is_some());
+        if let Some((step, _)) = records.nth(1) {
+            return Err(PlanError::Step { step, what: "it makes a second record, and a plan has one" });
+        }
         Ok(Self { steps })
     }
 

@@ -100,6 +100,9 @@ fn what_makes_no_sense_is_no_plan() {
         ("each answer", 1, "still under way"),
         ("send answer", 1, "still under way"),
         ("answer answer", 1, "nothing follows"),
+        ("compress:0>2 compress:0>3", 1, "second record"),
+        ("compress:0>2 each compress:0>3 send:3 merge end send:2 merge", 2, "second record"),
+        ("fetch:2 decode:2>3 send:3 keep:3 merge compress:0>4", 5, "second record"),
     ] {
         match plan(text) {
             Err(PlanError::Step { step: found, what: why }) => {
@@ -535,6 +538,8 @@ proptest! {
             prop_assert!(reads.is_none_or(|register| written.contains(&register.number())));
             written.extend(writes.map(Register::number));
         }
+        let compressed = steps.iter().filter(|step| matches!(step, Step::Compress { .. })).count();
+        prop_assert!(compressed <= 1);
         let sends = steps.iter().filter(|step| matches!(step, Step::Send { .. })).count();
         let merges = steps.iter().filter(|step| matches!(step, Step::Merge { .. })).count();
         prop_assert!(merges <= sends && (sends == 0 || merges > 0));

@@ -133,6 +133,8 @@ pub struct TestDialect {
     pub is_rotten: bool,
     pub gone: Vec<ChannelId>,
     pub places: HashMap<(u32, u16), u32>,
+    /// Bytes that were known of what was to be fetched.
+    pub known_before: Vec<u32>,
 }
 
 impl TestDialect {
@@ -245,6 +247,7 @@ impl Dialect for TestDialect {
                 Ok(Place { zeros, ..place(channels, RECORD as u16, 0)? })
             }
             READ => {
+                self.known_before.push(found.len);
                 let run = Self::run(plan, piece);
                 let channels =
                     if run.slot == u16::MAX { Channels::default() } else { self.channels(Slot(run.slot)) };
