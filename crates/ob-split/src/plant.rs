@@ -19,6 +19,8 @@ ob_plant::plants! {
         RetainedUnnamed = "retained-unnamed",
         /// What was sent is retained, whatever its peers said to it.
         RetainedEarly = "retained-early",
+        /// What a host that is gone has left is not offered to the next one.
+        ParkedForgotten = "parked-forgotten",
         /// An answer is given with bytes that nobody has written.
         AnswerUncovered = "answer-uncovered",
         /// The host is told that a peer is gone before it is told what that has said.

@@ -116,6 +116,9 @@ impl Run {
             Fault::HostDies => {
                 let back_at = self.now() + self.rng.skewed(Duration::from_micros(10)..Duration::from_secs(5));
                 let tier = self.any_tier();
+                if self.tiers.len() > 1 && self.rng.one_in(2) {
+                    return self.strand(tier);
+                }
                 let is_lost = self.tiers[tier].lose_host(back_at);
                 self.report.count("hosts lost", u64::from(is_lost));
             }
@@ -274,6 +277,11 @@ impl Run {
             let lasts = self.rng.duration(Duration::from_secs(1)..Duration::from_secs(7));
             self.cut((tier, server), 2, lasts);
         }
+        self.have_both_asked(tier)
+    }
+
+    /// Somebody asks this tier, and somebody another.
+    fn have_both_asked(&mut self, tier: usize) -> Result<(), Failure> {
         if !self.clients.iter().any(|client| client.tier == tier) {
             self.move_client(0, tier)?;
         }
@@ -281,6 +289,19 @@ impl Run {
             self.move_client(1, (tier + 1) % self.tiers.len())?;
         }
         Ok(())
+    }
+
+    /// A host dies, and others take what it had before its next life comes: the card keeps what its clients had asked for, of which some was sent
+    /// to servers, and others read and write the same blocks meanwhile (I8).
+    fn strand(&mut self, tier: usize) -> Result<(), Failure> {
+        let away = self.rng.duration(Duration::from_millis(2500)..Duration::from_secs(8));
+        let now = self.now();
+        if self.tiers[tier].lose_host(now + away) {
+            self.report.count("hosts lost", 1);
+            self.report.count("hosts stranded", 1);
+            self.store.borrow_mut().end_sessions_of(tier);
+        }
+        self.have_both_asked(tier)
     }
 
     /// The machine of a host that has the store in its process has lost power.

@@ -206,6 +206,16 @@ impl SimMetadata {
         self.execute(caller, MetadataOp::Revoke { session }).is_ok()
     }
 
+    /// The same of all sessions that a tier has.
+    pub(super) fn end_sessions_of(&mut self, caller: usize) {
+        let ended: Vec<SessionId> =
+            self.sessions.extract_if(.., |(of, _)| *of == caller).map(|(_, session)| session).collect();
+        for session in ended {
+            self.trace.note("session ends", &[session.0]);
+            let _ = self.execute(caller, MetadataOp::Revoke { session });
+        }
+    }
+
     /// The power of the machine that it is on goes, when its disk has done so much more; nothing, if that is another than the tier's.
     pub(super) fn cut_power(&mut self, after: u64) -> bool {
         match &mut self.backend {

@@ -9,6 +9,7 @@ use ob_memory::{Shared, Slice};
 use super::channel::ChannelKey;
 use super::coverage::Coverage;
 use super::front::{Arrived, FrontKey};
+use crate::plant::{Bug, is_planted};
 use crate::wire::{Descriptor, HEADER_LEN, Handle, HeaderEntry};
 
 /// Handles with the highest bit are the host's own numbers.
@@ -197,6 +198,9 @@ impl Messages {
                 held.was_parked |= held.is_told;
                 (held.is_told, held.is_answered) = (false, false);
                 held.written.clear();
+                if held.was_parked && is_planted(Bug::ParkedForgotten) {
+                    continue;
+                }
                 self.untold.push_back(handle(index as u16, place.generation));
             }
         }

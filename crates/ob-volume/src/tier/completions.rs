@@ -144,8 +144,15 @@ impl TierCore {
             let (owner, sequence) = (handle, record_sequence);
             let record = Unresolved { owner, part, blocks, sequence, offset, units, is_trim: false };
             self.check_record(chunk, &span, &record).ok_or(wrong("no record lies there"))?;
+            if is_planted(Bug::IndexBeforeDurable)
+                && let Some(segment) = self.segments.get_mut(&span.segment)
+            {
+                segment.apply(record.blocks.clone(), chunk, sequence, offset, units, false);
+            }
             self.leave_unresolved(&span, chunk, record);
-        } else if let Some(command) = self.commands.get_mut(&handle.0) {
+        } else if let Some(command) = self.commands.get_mut(&handle.0)
+            && !is_planted(Bug::ResendLosesPiece)
+        {
             command.put_back(part);
         }
         self.note_members(now, &span, chunk, completion);

@@ -57,7 +57,7 @@ fn beyond(volume: &Volume, name: SegmentName) -> Range<u32> {
 
 impl SegmentCore {
     /// Blocks lie nowhere any more, though no record says so.
-    fn clear(&mut self, blocks: Range<u32>) {
+    pub(super) fn clear(&mut self, blocks: Range<u32>) {
         let chunks = &mut self.chunks;
         self.index.put(blocks, IndexEntry::UNMAPPED, |was| {
             if let Some(from) = chunk_of(was).and_then(|from| chunks.get_mut(from)) {

@@ -248,6 +248,7 @@ impl TierCore {
             server.is_some_and(|server| match of.may_use_reserve() {
                 // What it has refused to others it may have kept for this.
                 true => has_space(server),
+                false if server.full_until.is_some() && is_planted(Bug::FullPoolStuck) => false,
                 false => !server.is_full(now) && (server.full_until.is_some() || has_space(server)),
             })
         };
@@ -255,7 +256,8 @@ impl TierCore {
         let ready: Vec<usize> = (0..self.servers.len()).filter(is_ready).collect();
         let full = ready.iter().filter(|place| !has_room(place)).count();
         // Refused for want of space only if that is what is wanting.
-        if full > 0 && self.servers_placed() - full < least {
+        let are_missing = is_planted(Bug::FullForMissingServers) && ready.len() < least;
+        if are_missing || full > 0 && self.servers_placed() - full < least {
             return Err(Unchosen::Full);
         }
         let mut candidates: Vec<usize> = ready.into_iter().filter(has_room).collect();

@@ -3,6 +3,8 @@
 ob_plant::plants! {
     /// A bug that can be planted.
     pub(crate) enum Bug {
+        /// The index says where a record lies though not all members have it (I1).
+        IndexBeforeDurable = "index-before-durable",
         /// Writes and trims that overlap are under way at once (I3).
         OverlapsRace = "overlaps-race",
         /// A chunk is written to before its record in the store is committed (C2).
@@ -117,6 +119,16 @@ ob_plant::plants! {
         MendForgotten = "mend-forgotten",
         /// What a port's ring still had is done without, and the other ports go on (I2).
         PortLostAlone = "port-lost-alone",
+        /// Blocks are trimmed in the index, and no record says so.
+        TrimNotLogged = "trim-not-logged",
+        /// What a write has left when its chunk was closed is not written to the next one.
+        ResendLosesPiece = "resend-loses-piece",
+        /// A server that was full once is full for ever.
+        FullPoolStuck = "full-pool-stuck",
+        /// That servers are missing is taken for want of space.
+        FullForMissingServers = "full-for-missing-servers",
+        /// A slot is set to another chunk while plans name it.
+        SlotSetUnderPlan = "slot-set-under-plan",
         /// The first piece of a write makes it done, whatever becomes of the others (C1).
         PieceForgotten = "piece-forgotten",
     }

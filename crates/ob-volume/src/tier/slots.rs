@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use ob_core::SegmentName;
 use ob_split::wire::Slot;
 
+use super::plant::{Bug, is_planted};
+
 /// A chunk, by its segment and its place among that segment's.
 pub(super) type ChunkPlace = (SegmentName, usize);
 
@@ -79,7 +81,8 @@ impl Slots {
         if count < self.max {
             return Some(Slot(count));
         }
-        let idle = self.held.iter().filter(|(_, held)| held.users == 0);
+        let is_idle = |held: &Held| held.users == 0 || is_planted(Bug::SlotSetUnderPlan);
+        let idle = self.held.iter().filter(|(_, held)| is_idle(held));
         idle.min_by_key(|(_, held)| held.used).map(|(slot, _)| *slot)
     }
 
