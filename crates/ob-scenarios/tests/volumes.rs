@@ -42,6 +42,7 @@ const HAPPENS: &[&str] = &[
     "disks slow",
     "done late",
     "hosts lost",
+    "long requests",
     "lost",
     "pauses",
     "records mended",

@@ -395,6 +395,8 @@ impl Run {
     /// Asks for blocks, counted from the first of a disk that clients use.
     fn ask(&mut self, number: usize, sort: plan::Sort, at: u64, blocks: u64) {
         self.issued += 1;
+        let bytes = blocks * u64::from(self.plan.block_len.bytes());
+        self.report.count("long requests", u64::from(bytes > ob_nvme::target::TRANSFER_LEN_MIN as u64));
         let (now, id) = (self.now(), self.issued);
         let op = Op::new(sort, id, self.plan.first_block() + at, blocks, now);
         self.trace.note("asks", &op.words(id, number));

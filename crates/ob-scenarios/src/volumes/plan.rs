@@ -275,7 +275,7 @@ impl Plan {
         self.operator_one_in = pick(rng, &[300, 1000, 3000]);
     }
 
-    /// In some seeds, requests as long as there are, over as many blocks: of many records, and in many chunks.
+    /// In some seeds, requests as long as there are (of small blocks: as many blocks), over as many blocks: of many records, and in many chunks.
     pub(super) fn draw_long(&mut self, rng: &mut Rng) {
         let has_room = self.disks.iter().all(|disk| disk.capacity > CAPACITY_SMALL);
         if !rng.one_in(12) || !has_room {
@@ -292,6 +292,11 @@ impl Plan {
         self.patience = Patience::default();
         // Nobody reads so many blocks again and again to find what has rotted.
         self.set_weight(Fault::Rot, 0);
+    }
+
+    /// Whether requests are as long as there are.
+    pub(super) fn has_long(&self) -> bool {
+        self.request_blocks > u64::from(REQUEST_BLOCKS_MAX)
     }
 
     fn set_weight(&mut self, of: Fault, weight: u64) {
