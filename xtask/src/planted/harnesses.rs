@@ -224,6 +224,7 @@ pub const HARNESSES: &[Harness] = &[
             "ack-two-of-three",
             "trim-not-logged",
             "slot-set-under-plan",
+            "resend-loses-piece",
             "take-over-at-once",
             "drift-forgotten",
             "own-lease-length",
