@@ -24,6 +24,7 @@ use super::CHUNK_LEN;
 use super::boot::DriftClock;
 use super::link::{Ends, HostEnd};
 use super::points::{Deed, Points};
+use super::sockets::Spoken;
 use super::store::StoreEnd;
 use super::watch::{Owners, Watch};
 
@@ -67,6 +68,7 @@ pub(super) type Told = (AdminTicket, Result<AdminAnswer, AdminError>);
 pub(super) struct Seen {
     pub(super) owners: Owners,
     pub(super) points: Rc<RefCell<Points>>,
+    pub(super) spoken: Spoken,
 }
 
 /// One life of the host.
@@ -114,7 +116,8 @@ impl Host {
     ) -> Result<Self, Failure> {
         let failed =
             |error: &dyn std::fmt::Display| Failure::new(format!("the host does not begin: {error}"));
-        let watch = Watch::new(&config, (store.caller, clock), Rc::clone(&seen.owners));
+        let watch =
+            Watch::new(&config, (store.clone(), clock), (Rc::clone(&seen.owners), Rc::clone(&seen.spoken)));
         let commands_most = config.commands_max;
         let keys = config.keys.clone();
         let tier = TierCore::new(config).map_err(|error| failed(&error))?;

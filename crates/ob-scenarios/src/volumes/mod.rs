@@ -155,9 +155,9 @@ impl Run {
         let store = SimMetadata::new(plan.store.clone(), rng.fork("store"), trace.clone(), plan.is_embedded)?;
         let seen = Seen::default();
         *seen.points.borrow_mut() = Points::draw(&mut rng.fork("points"), plan.tiers > 1);
-        let (mut servers, places) = (Vec::new(), sockets::Places::default());
+        let mut servers = Vec::new();
         for place in 0..plan.servers {
-            let mut server = Server::new(place, &plan, &rng, &trace, Rc::clone(&places))?;
+            let mut server = Server::new(place, &plan, &rng, &trace, Rc::clone(&seen.spoken))?;
             server.begin(&plan, &network, trace.clock())?;
             servers.push(server);
         }

@@ -13,7 +13,7 @@ use ob_volume::chunk::{ChunkServerConfig, ChunkServerDriver, ServerState};
 use super::CHUNK_PORT;
 use super::plan::Plan;
 use super::points::{Deed, Points};
-use super::sockets::{Places, Promises, Sockets};
+use super::sockets::{Promises, Sockets, Spoken};
 use crate::files::SimDrive;
 
 /// A chunk server, over all of its lives.
@@ -28,7 +28,7 @@ pub(super) struct Server {
     /// Who it is, since it first served.
     id: Option<ServerId>,
     promises: Rc<RefCell<Promises>>,
-    places: Places,
+    told: Spoken,
 }
 
 struct Life {
@@ -44,7 +44,7 @@ impl Server {
         plan: &Plan,
         rng: &Rng,
         trace: &Trace,
-        places: Places,
+        told: Spoken,
     ) -> Result<Self, Failure> {
         let disk = empty_disk(place, plan, &rng.fork_numbered("disk", place as u64), trace)?;
         Ok(Self {
@@ -56,7 +56,7 @@ impl Server {
             lives: 0,
             id: None,
             promises: Rc::default(),
-            places,
+            told,
         })
     }
 
@@ -93,7 +93,7 @@ impl Server {
             ..ChunkServerConfig::new(fresh, domain)
         };
         let sockets =
-            Sockets::new(network.attach(self.node), Rc::clone(&self.promises), Rc::clone(&self.places));
+            Sockets::new(network.attach(self.node), Rc::clone(&self.promises), Rc::clone(&self.told));
         let mut driver = ChunkServerDriver::new(sockets, files.local(), config);
         driver.listen(Network::address(self.node, CHUNK_PORT)).map_err(|error| failed(&error))?;
         self.life = Some(Life { files, driver, has_more: true });

@@ -1,5 +1,6 @@
 //! A chunk server's sockets, and what it is seen to promise there (`docs/simulation-volumes.md`, monitors): to no epoch below one that it has
-//! answered, to no connection whose place another has taken, and of no place two contents.
+//! answered, to no connection whose place another has taken, and of no place two contents. What it says that it has of a chunk is kept, to be compared with
+//! what tiers believe.
 //!
 //! Nothing is changed on its way. Only what was answered *good* counts, of requests that had come when the server had promised otherwise.
 
@@ -11,14 +12,46 @@ use std::rc::Rc;
 
 use ob_core::{
     ChunkName, ConnectionId, Epoch, ListenerId, Net, NetError, NetEvent, NetListenError, Received,
-    SegmentName, Sent, TierId, Units,
+    SegmentName, Sent, ServerId, TierId, Units,
 };
 use ob_format::volume::Record;
 use ob_sim::SimNet;
-use ob_volume::wire::{Answer, HEADER_LEN, Kind, ReplyMessage, Request, RequestMessage};
+use ob_volume::wire::{Answer, HEADER_LEN, Kind, Reply, ReplyMessage, Request, RequestMessage};
 
-/// What lies at places, of all servers: the sum of the record there.
-pub(super) type Places = Rc<RefCell<BTreeMap<(ChunkName, Units), u64>>>;
+/// What all servers have said.
+pub(super) type Spoken = Rc<RefCell<Telling>>;
+
+#[derive(Debug, Default)]
+pub(super) struct Telling {
+    /// What lies at places: the sum of the record there.
+    places: BTreeMap<(ChunkName, Units), u64>,
+    /// How much of a chunk a server has said that it has.
+    ends: BTreeMap<(ServerId, ChunkName), Units>,
+}
+
+impl Telling {
+    /// How much of a chunk a server has, as it has said itself.
+    pub(super) fn end_of(&self, server: ServerId, chunk: ChunkName) -> Units {
+        self.ends.get(&(server, chunk)).copied().unwrap_or_default()
+    }
+
+    fn note_end(&mut self, server: ServerId, request: &Request, reply: &Reply) {
+        let (chunk, end) = match (request, reply) {
+            (Request::Append { chunk, .. }, Reply::Append { durable, .. })
+            | (Request::Fill { chunk, .. }, Reply::Fill { durable }) => (*chunk, *durable),
+            (Request::Stop { chunk, .. }, Reply::Stop(end))
+            | (Request::Stat { chunk, .. }, Reply::Stat { end, .. }) => (*chunk, end.end),
+            (Request::Seal { chunk, length, .. }, Reply::Seal) => (*chunk, *length),
+            (Request::Delete { chunk, .. }, Reply::Delete) => {
+                self.ends.remove(&(server, *chunk));
+                return;
+            }
+            _ => return,
+        };
+        let known = self.ends.entry((server, chunk)).or_default();
+        *known = (*known).max(end);
+    }
+}
 
 /// What a server has promised, over all of its lives on one disk.
 #[derive(Debug, Default)]
@@ -38,7 +71,9 @@ pub(super) struct Sockets {
     /// Whose connection each was that said hello last.
     greeted: BTreeMap<(TierId, u32), ConnectionId>,
     promises: Rc<RefCell<Promises>>,
-    places: Places,
+    told: Spoken,
+    /// Who it is, as it says.
+    id: Option<ServerId>,
 }
 
 /// A connection, both ways.
@@ -86,8 +121,8 @@ impl Cutter {
 }
 
 impl Sockets {
-    pub(super) fn new(net: SimNet, promises: Rc<RefCell<Promises>>, places: Places) -> Self {
-        Self { net, streams: BTreeMap::new(), greeted: BTreeMap::new(), promises, places }
+    pub(super) fn new(net: SimNet, promises: Rc<RefCell<Promises>>, told: Spoken) -> Self {
+        Self { net, streams: BTreeMap::new(), greeted: BTreeMap::new(), promises, told, id: None }
     }
 
     fn came(&mut self, connection: ConnectionId, bytes: &[u8]) {
@@ -118,9 +153,19 @@ impl Sockets {
         while let Some((header, _)) = stream.replies.next(len) {
             let Ok(ReplyMessage { tag, answer, .. }) = ReplyMessage::decode(header) else { break };
             let asked = stream.waiting.remove(&tag);
-            good.extend(asked.filter(|_| matches!(answer, Answer::Good(_))));
+            if let (Some(asked), Answer::Good(reply)) = (asked, answer) {
+                good.push((asked, reply));
+            }
         }
-        good.into_iter().for_each(|asked| self.promised(connection, &asked));
+        for (asked, reply) in good {
+            self.promised(connection, &asked);
+            if let Reply::Hello { server, .. } = reply {
+                self.id = Some(server);
+            }
+            if let Some(id) = self.id {
+                self.told.borrow_mut().note_end(id, &asked.request, &reply);
+            }
+        }
     }
 
     /// It has said that it has done what was asked.
@@ -143,9 +188,9 @@ impl Sockets {
             }
         }
         if let Some(chunk) = chunk_of(&asked.request) {
-            let mut places = self.places.borrow_mut();
+            let mut told = self.told.borrow_mut();
             for (offset, sum) in &asked.records {
-                if *places.entry((chunk, *offset)).or_insert(*sum) != *sum {
+                if *told.places.entry((chunk, *offset)).or_insert(*sum) != *sum {
                     broken(format!("it has taken another record at {offset:?} of {chunk:?} than was there"));
                 }
             }

@@ -8,14 +8,17 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ob_core::{Epoch, Instant, SegmentId, SegmentName, Token, VolumeId};
-use ob_split::wire::HeaderEntry;
-use ob_volume::metadata::{MetadataAnswer, MetadataCompletion, MetadataOp};
-use ob_volume::plans::VolumePlan;
+use ob_core::{ChunkName, Epoch, Instant, SegmentId, SegmentName, ServerId, Token, VolumeId};
+use ob_format::volume::metadata::ChunkState;
+use ob_split::wire::{HeaderEntry, Slot};
+use ob_volume::metadata::{Keys, MetadataAnswer, MetadataCompletion, MetadataOp, MetadataValue, Name};
+use ob_volume::plans::{Run, VolumePlan};
 use ob_volume::tier::{SegmentStatus, TierAction, TierConfig};
 
 use super::boot::DriftClock;
 use super::host::Over;
+use super::sockets::Spoken;
+use super::store::StoreEnd;
 
 /// What is known of all tiers.
 pub(super) type Owners = Rc<RefCell<Known>>;
@@ -38,11 +41,14 @@ struct Holder {
 }
 
 /// What is known of a tier's lease, and of what it was asked.
-#[derive(Debug)]
 pub(super) struct Watch {
-    number: usize,
+    store: StoreEnd,
+    keys: Keys,
     clock: DriftClock,
     owners: Owners,
+    told: Spoken,
+    /// What slots of the card are set to.
+    slots: BTreeMap<Slot, ChunkName>,
     /// Segments of commands that the tier has. Those of blocks of two are left out.
     asked_of: BTreeMap<u32, SegmentName>,
     /// How long it lasts.
@@ -54,21 +60,35 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Of a host that begins.
-    pub(super) fn new(config: &TierConfig, (number, clock): (usize, DriftClock), owners: Owners) -> Self {
+    pub(super) fn new(
+        config: &TierConfig,
+        (store, clock): (StoreEnd, DriftClock),
+        (owners, told): (Owners, Spoken),
+    ) -> Self {
         let lease = config.lease * (1_000_000 - config.drift_ppm) / 1_000_000;
-        owners.borrow_mut().holders.insert(number, Holder::default());
-        let (asked_of, asked) = (BTreeMap::new(), BTreeMap::new());
-        Self { number, clock, owners, asked_of, lease, asked, until: None }
+        owners.borrow_mut().holders.insert(store.caller, Holder::default());
+        Self {
+            store,
+            keys: config.keys.clone(),
+            clock,
+            owners,
+            told,
+            slots: BTreeMap::new(),
+            asked_of: BTreeMap::new(),
+            lease,
+            asked: BTreeMap::new(),
+            until: None,
+        }
     }
 
     /// The host is dead.
     pub(super) fn end(&self) {
-        self.owners.borrow_mut().holders.remove(&self.number);
+        self.owners.borrow_mut().holders.remove(&self.store.caller);
     }
 
     /// What the tier has, when it has decided what to do.
     pub(super) fn note(&self, segments: &[SegmentStatus]) {
-        if let Some(holder) = self.owners.borrow_mut().holders.get_mut(&self.number) {
+        if let Some(holder) = self.owners.borrow_mut().holders.get_mut(&self.store.caller) {
             let answered = segments.iter().filter(|segment| segment.is_answered);
             holder.answers = answered.filter_map(|segment| Some((segment.name, segment.epoch?))).collect();
         }
@@ -88,7 +108,7 @@ impl Watch {
         let asked = self.asked.remove(&completion.token);
         if let (Some(asked), Ok(MetadataAnswer::Renewed)) = (asked, &completion.result) {
             self.until = self.until.max(Some(asked + self.lease));
-            if let Some(holder) = self.owners.borrow_mut().holders.get_mut(&self.number) {
+            if let Some(holder) = self.owners.borrow_mut().holders.get_mut(&self.store.caller) {
                 holder.until = self.until.map(|until| self.clock.when(until));
             }
         }
@@ -105,6 +125,9 @@ impl Watch {
             TierAction::Metadata(token, MetadataOp::Renew { .. }) => {
                 self.asked.insert(*token, now);
             }
+            TierAction::Set { set, .. } => {
+                self.slots.insert(set.slot, set.chunk);
+            }
             TierAction::Post { plan, .. } => {
                 let handle = plan.handle.0;
                 let plan =
@@ -113,6 +136,9 @@ impl Watch {
                 if looks_up(&plan) && !is_leased {
                     let late = self.until.map(|until| now.since(until));
                     return Err(Over(format!("it looks blocks up without a lease, {late:?} late")));
+                }
+                if let VolumePlan::Read { runs, .. } = &plan {
+                    runs.iter().try_for_each(|run| self.have_all(&run))?;
                 }
                 if looks_up(&plan)
                     && let Some(segment) = self.asked_of.get(&handle)
@@ -124,6 +150,30 @@ impl Watch {
             _ => {}
         }
         Ok(())
+    }
+}
+
+impl Watch {
+    /// Whether all that the store names for a record have said that they have it (C1, C5, I1, R2).
+    fn have_all(&self, run: &Run) -> Result<(), Over> {
+        let Run::Record { slot, place, .. } = run else { return Ok(()) };
+        let Some(chunk) = self.slots.get(slot) else { return Ok(()) };
+        let name = Name::Chunk(*chunk);
+        let op = MetadataOp::Get { key: self.keys.key(name) };
+        let Ok(MetadataAnswer::Value(Some((value, _)))) = self.store.store.borrow_mut().look(op) else {
+            return Ok(());
+        };
+        let Ok(MetadataValue::Chunk(record)) = MetadataValue::decode(&name, value.bytes()) else {
+            return Ok(());
+        };
+        let told = self.told.borrow();
+        let lacks = |server: &&ServerId| told.end_of(**server, *chunk) <= *place;
+        match record.members.servers().iter().find(lacks) {
+            Some(server) if record.state != ChunkState::Dead => Err(Over(format!(
+                "it looks up {place:?} of {chunk:?}, which {server:?} has not said to have"
+            ))),
+            _ => Ok(()),
+        }
     }
 }
 

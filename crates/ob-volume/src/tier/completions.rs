@@ -144,11 +144,7 @@ impl TierCore {
             let (owner, sequence) = (handle, record_sequence);
             let record = Unresolved { owner, part, blocks, sequence, offset, units, is_trim: false };
             self.check_record(chunk, &span, &record).ok_or(wrong("no record lies there"))?;
-            if is_planted(Bug::IndexBeforeDurable)
-                && let Some(segment) = self.segments.get_mut(&span.segment)
-            {
-                segment.apply(record.blocks.clone(), chunk, sequence, offset, units, false);
-            }
+            self.put_early(&span, chunk, &record);
             self.leave_unresolved(&span, chunk, record);
         } else if let Some(command) = self.commands.get_mut(&handle.0)
             && !is_planted(Bug::ResendLosesPiece)
@@ -184,6 +180,15 @@ impl TierCore {
         self.end_change(&span, chunk, sequence);
         self.change_done(now, handle, &span, chunk, worst, is_unresolved, is_last);
         Ok(())
+    }
+
+    /// A bug puts into the index what not all members have (I1).
+    fn put_early(&mut self, span: &Span, chunk: usize, record: &Unresolved) {
+        let segment = self.segments.get_mut(&span.segment);
+        if let Some(segment) = segment.filter(|_| is_planted(Bug::IndexBeforeDurable)) {
+            let (blocks, sequence) = (record.blocks.clone(), record.sequence);
+            segment.apply(blocks, chunk, sequence, record.offset, record.units, false);
+        }
     }
 
     /// A plan that wrote to a chunk is over.
