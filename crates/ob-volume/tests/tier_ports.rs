@@ -206,7 +206,7 @@ fn servers_that_come_and_go_are_left_and_found_again_by_each_port() {
                     left -= 1;
                 }
                 _ if !rig.step() || dice.below(50) == 0 => {
-                    rig.pass(Duration::from_millis(1 + dice.below(40)))
+                    rig.pass(Duration::from_millis(1 + dice.below(40)));
                 }
                 _ => {}
             }
