@@ -14,7 +14,7 @@ use ob_nvme::target::control::{
     SubsystemSpec, TransportAddress,
 };
 use ob_sim::{Failure, Network, Rng, SimNet, Trace};
-use ob_split::card::{PortConfig, SharedGate, SplitCard};
+use ob_split::card::{PortConfig, SplitCard};
 use ob_split::engine::SoftEngine;
 use ob_volume::card::{VolumeDialect, VolumeFront};
 use ob_wire_nvme::text::Nqn;
@@ -22,16 +22,21 @@ use ob_wire_nvme::text::Nqn;
 use super::boot::DriftClock;
 use super::link::{CardEnd, HostEnd, attach};
 use super::plan::Plan;
-use super::{NQN, PORT, port_nodes};
+use super::{NQN, PORT, channels_node, target_node};
 
 type Front = Rc<RefCell<VolumeFront>>;
 type Split = SplitCard<SimNet, Front, VolumeDialect, SoftEngine>;
 
 /// One life of the card.
 pub(super) struct Card {
-    ports: Vec<CardPort>,
+    driver: TargetDriver<SimNet, NoDevices, Front>,
+    front: Front,
+    split: Split,
+    end: Option<CardEnd>,
     incarnation: Incarnation,
     attachments: u64,
+    clock: DriftClock,
+    has_more: bool,
 }
 
 impl Card {
@@ -41,103 +46,7 @@ impl Card {
         network: &Network,
         incarnation: Incarnation,
     ) -> Result<Self, Failure> {
-        let gate = SharedGate::default();
-        let ports = (0..plan.ports)
-            .map(|port| CardPort::new(plan, (number, port, clock), network, incarnation, &gate))
-            .collect::<Result<_, _>>()?;
-        Ok(Self { ports, incarnation, attachments: 0 })
-    }
-
-    /// A host attaches, in this life of it, and has groups at all ports.
-    pub(super) fn attach(
-        &mut self,
-        host: Incarnation,
-        sizes: (u32, (u64, u64)),
-        rng: &Rng,
-        trace: &Trace,
-    ) -> Result<Vec<HostEnd>, Failure> {
-        self.detach();
-        self.attachments += 1;
-        let lives = [self.incarnation, host];
-        let mut ends = Vec::new();
-        for (number, port) in self.ports.iter_mut().enumerate() {
-            let rng = rng.fork_numbered("attachment", self.attachments + ((number as u64) << 32));
-            let id = AttachmentId(self.attachments);
-            let (card, host) = attach(&mut port.split, id, lives, sizes, rng, trace)?;
-            (port.end, port.has_more) = (Some(card), true);
-            ends.push(host);
-        }
-        Ok(ends)
-    }
-
-    /// The host is gone.
-    pub(super) fn detach(&mut self) {
-        self.ports.iter_mut().for_each(CardPort::detach);
-    }
-
-    /// The link of one port is cut: the others find that their gate is closed.
-    pub(super) fn detach_port(&mut self, number: usize) {
-        for (at, port) in self.ports.iter_mut().enumerate() {
-            if at == number {
-                port.detach();
-            } else if let Some(end) = &mut port.end {
-                end.may_close();
-            }
-        }
-    }
-
-    /// Does to host memory what is due, and hears whether the host has rung.
-    pub(super) fn advance(&mut self, now: Instant) {
-        self.ports.iter_mut().for_each(|port| port.advance(now));
-    }
-
-    pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.ports.iter().any(|port| port.is_due(now))
-    }
-
-    /// One turn of its reactors.
-    pub(super) fn turn(&mut self, now: Instant) -> Result<(), Failure> {
-        self.ports.iter_mut().try_for_each(|port| port.turn(now))
-    }
-
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        self.ports.iter().filter_map(CardPort::next_due).min()
-    }
-
-    /// Whether it has more to do at once.
-    pub(super) fn has_more(&self) -> bool {
-        self.ports.iter().any(|port| port.has_more)
-    }
-
-    /// What it still has when nobody asks for anything.
-    pub(super) fn leftovers(&self) -> Option<String> {
-        self.ports.iter().find_map(CardPort::leftovers)
-    }
-
-    pub(super) fn describe(&self) -> String {
-        self.ports.iter().map(CardPort::describe).collect::<Vec<_>>().join("\n  ")
-    }
-}
-
-/// A port of it.
-struct CardPort {
-    driver: TargetDriver<SimNet, NoDevices, Front>,
-    front: Front,
-    split: Split,
-    end: Option<CardEnd>,
-    clock: DriftClock,
-    has_more: bool,
-}
-
-impl CardPort {
-    fn new(
-        plan: &Plan,
-        (number, port, clock): (usize, usize, DriftClock),
-        network: &Network,
-        incarnation: Incarnation,
-        gate: &SharedGate,
-    ) -> Result<Self, Failure> {
-        let [own, channels] = port_nodes(plan, number, port);
+        let (own, channels) = (target_node(plan, number), channels_node(plan, number));
         let failed =
             |error: &dyn std::fmt::Display| Failure::new(format!("the card does not begin: {error}"));
         let mut control = Control::new(ControlConfig::default());
@@ -167,13 +76,30 @@ impl CardPort {
             hold: plan.hold,
             ..plan.port.clone()
         };
-        let mut split = SplitCard::new(config, network.attach(channels), Rc::clone(&front), dialect, engine);
-        split.share_gate(gate);
-        Ok(Self { driver, front, split, end: None, clock, has_more: true })
+        let split = SplitCard::new(config, network.attach(channels), Rc::clone(&front), dialect, engine);
+        Ok(Self { driver, front, split, end: None, incarnation, attachments: 0, clock, has_more: true })
+    }
+
+    /// A host attaches, in this life of it, and has its port opened.
+    pub(super) fn attach(
+        &mut self,
+        host: Incarnation,
+        sizes: (u32, (u64, u64)),
+        rng: &Rng,
+        trace: &Trace,
+    ) -> Result<HostEnd, Failure> {
+        self.detach();
+        self.attachments += 1;
+        let lives = [self.incarnation, host];
+        let rng = rng.fork_numbered("attachment", self.attachments);
+        let (card, host) = attach(&mut self.split, AttachmentId(self.attachments), lives, sizes, rng, trace)?;
+        self.end = Some(card);
+        self.has_more = true;
+        Ok(host)
     }
 
     /// The host is gone.
-    fn detach(&mut self) {
+    pub(super) fn detach(&mut self) {
         if let Some(end) = self.end.take() {
             end.end(&mut self.split);
             self.has_more = true;
@@ -181,19 +107,19 @@ impl CardPort {
     }
 
     /// Does to host memory what is due, and hears whether the host has rung.
-    fn advance(&mut self, now: Instant) {
+    pub(super) fn advance(&mut self, now: Instant) {
         if let Some(end) = &mut self.end {
             end.advance(now);
             end.listen(now);
         }
     }
 
-    fn is_due(&self, now: Instant) -> bool {
+    pub(super) fn is_due(&self, now: Instant) -> bool {
         self.has_more || self.next_due().is_some_and(|due| due <= now)
     }
 
     /// One turn of its reactor.
-    fn turn(&mut self, now: Instant) -> Result<(), Failure> {
+    pub(super) fn turn(&mut self, now: Instant) -> Result<(), Failure> {
         let mut worked = false;
         if let Some(end) = &mut self.end {
             worked |= end.turn(now, &mut self.split)?;
@@ -214,19 +140,24 @@ impl CardPort {
         Ok(())
     }
 
-    fn next_due(&self) -> Option<Instant> {
+    pub(super) fn next_due(&self) -> Option<Instant> {
         let end = self.end.as_ref().and_then(CardEnd::next_due);
         [self.driver.next_due(), self.split.next_due(), end].into_iter().flatten().min()
     }
 
+    /// Whether it has more to do at once.
+    pub(super) fn has_more(&self) -> bool {
+        self.has_more
+    }
+
     /// What it still has when nobody asks for anything.
-    fn leftovers(&self) -> Option<String> {
+    pub(super) fn leftovers(&self) -> Option<String> {
         let counts = self.split.counts();
         let is_idle = self.front.borrow().is_idle() && counts.messages == 0;
         (!is_idle || counts.blocks_out > 0).then(|| format!("{counts:?}"))
     }
 
-    fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         format!(
             "card: {:?}, front idle {}, target due {:?}, split due {:?}",
             self.split.counts(),

@@ -12,7 +12,7 @@ use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, Status, SubmissionEntry}
 
 use super::judge::{Asked, History, Said, Stamp, content, stamp_of};
 use super::plan::{Plan, Sort};
-use super::{NQN, PORT, SECOND, client_node, target_of};
+use super::{NQN, PORT, SECOND, client_node, target_node};
 use crate::nvme::host::Host;
 
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -249,7 +249,7 @@ fn connect(
     now: Instant,
 ) -> Result<Host, Failure> {
     let host_id = [1 + number as u8; 16];
-    let options = Options::new(Network::address(target_of(plan, number, tier), PORT), NQN, host_id)
+    let options = Options::new(Network::address(target_node(plan, tier), PORT), NQN, host_id)
         .map_err(|error| Failure::new(format!("no such name: {error}")))?;
     let options = Options {
         queues: plan.queues,

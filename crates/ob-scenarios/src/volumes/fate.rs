@@ -7,7 +7,7 @@ use ob_sim::{Death, Failure, NodeId, PerMillion};
 
 use super::plan::{Fault, Plan};
 use super::points::Deed;
-use super::{Run, channels_node, client_node, nodes, port_nodes, server_node, target_node, target_of};
+use super::{Run, channels_node, client_node, nodes, server_node, target_node};
 
 /// Nothing more goes wrong when nobody has got on for so long, or it would not be the services' fault.
 const FAULTS_UNTIL: Duration = Duration::from_secs(40);
@@ -74,8 +74,7 @@ impl Run {
             Some(Fault::Reset) => {
                 self.report.count("resets", 1);
                 let tier = self.any_tier();
-                let channels = self.any_port(tier)[1];
-                self.network.reset_between(channels, server_node(server));
+                self.network.reset_between(channels_node(&self.plan, tier), server_node(server));
             }
             Some(Fault::Cut) => {
                 let way = self.rng.below(4);
@@ -88,7 +87,7 @@ impl Run {
             Some(Fault::ClientDies) => self.kill_client(client)?,
             Some(Fault::ClientReset) => {
                 self.report.count("client resets", 1);
-                let target = target_of(&self.plan, client, self.clients[client].tier);
+                let target = target_node(&self.plan, self.clients[client].tier);
                 self.network.reset_between(client_node(&self.plan, client), target);
             }
             Some(Fault::Rot) => self.spoil()?,
@@ -119,13 +118,6 @@ impl Run {
                 let tier = self.any_tier();
                 let is_lost = self.tiers[tier].lose_host(back_at);
                 self.report.count("hosts lost", u64::from(is_lost));
-            }
-            Fault::PortCut => {
-                let tier = self.any_tier();
-                let port = self.rng.index(self.plan.ports);
-                let away = self.rng.skewed(Duration::from_micros(10)..Duration::from_secs(2));
-                let is_cut = self.tiers[tier].cut_port(port, away);
-                self.report.count("links of ports cut", u64::from(is_cut));
             }
             Fault::CardDies => self.kill_card(),
             Fault::Disowned => {
@@ -212,18 +204,12 @@ impl Run {
         self.renew_client(number)
     }
 
-    /// One of a tier's ports.
-    fn any_port(&mut self, tier: usize) -> [NodeId; 2] {
-        let port = if self.plan.ports > 1 { self.rng.index(self.plan.ports) } else { 0 };
-        port_nodes(&self.plan, tier, port)
-    }
-
     /// Nothing gets through between a tier and a server for a while, or one way.
     fn cut(&mut self, (tier, server): (usize, usize), way: u64, lasts: Duration) {
         if self.wounds.heal_at.is_some() {
             return;
         }
-        let (node, channels) = (server_node(server), self.any_port(tier)[1]);
+        let (node, channels) = (server_node(server), channels_node(&self.plan, tier));
         if way != 1 {
             self.network.cut(channels, node);
         }

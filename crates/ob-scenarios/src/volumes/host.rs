@@ -8,10 +8,10 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use ob_core::{GateId, Incarnation, Instant, ServerId};
+use ob_core::{Incarnation, Instant, ServerId};
 use ob_sim::{Failure, Report, Trace};
 use ob_split::host::{HostEnds, Port, PortError, PortEvent, PortOptions, PostError, Ticket};
-use ob_split::wire::{Completion, HeaderEntry, Welcome};
+use ob_split::wire::{Completion, HeaderEntry};
 use ob_volume::card::SEGMENT_BLOCKS;
 use ob_volume::metadata::{Keys, MetadataStore};
 use ob_volume::plans::{PostedPlan, definitions};
@@ -30,7 +30,7 @@ use super::watch::{Owners, Watch};
 
 /// Messages of the port that are taken before its answers go out.
 const EVENTS_A_ROUND: usize = 2048;
-const MAIN: PortNumber = PortNumber(0);
+const PORT: PortNumber = PortNumber(0);
 
 /// Why a host's port is over.
 #[derive(Debug)]
@@ -70,32 +70,24 @@ pub(super) struct Seen {
     pub(super) points: Rc<RefCell<Points>>,
 }
 
-/// A port of the host.
-struct Seat {
-    number: PortNumber,
-    port: Port<Ends>,
-    commands_max: usize,
-}
-
 /// One life of the host.
 pub(super) struct Host {
-    /// Of all ports; and those that are open.
-    ends: Vec<HostEnd>,
-    seats: Vec<Seat>,
-    incarnation: Incarnation,
+    end: HostEnd,
+    port: Port<Ends>,
     tier: TierCore,
     store: StoreEnd,
     /// What leases are counted on: all that the tier hears of time.
     clock: DriftClock,
     /// What the port, or the store, had no room for.
     waiting: VecDeque<TierAction>,
-    headers: Vec<(PortNumber, HeaderEntry)>,
+    headers: Vec<HeaderEntry>,
     /// What a server has told, out of the card's area.
     brought: Vec<u8>,
-    /// Commands that the tier may have of a port.
+    /// Commands that the tier may have, and has room for once the port is open.
     commands_most: usize,
-    /// What the bells of the ports that are open showed when it went to sleep.
-    asleep: Option<Vec<Ticket>>,
+    commands_max: usize,
+    /// What the bells showed when it went to sleep.
+    asleep: Option<Ticket>,
     trace: Trace,
     watch: Watch,
     seen: Seen,
@@ -116,7 +108,7 @@ pub(super) struct Host {
 impl Host {
     pub(super) fn new(
         config: TierConfig,
-        ends: Vec<HostEnd>,
+        end: HostEnd,
         incarnation: Incarnation,
         (store, clock): (StoreEnd, DriftClock),
         (trace, seen): (&Trace, Seen),
@@ -126,10 +118,11 @@ impl Host {
         let (commands_most, watch) = (config.commands_max, Watch::new(&config, Rc::clone(&seen.owners)));
         let keys = config.keys.clone();
         let tier = TierCore::new(config).map_err(|error| failed(&error))?;
-        let mut host = Self {
-            ends,
-            seats: Vec::new(),
-            incarnation,
+        let options = PortOptions { incarnation, ..PortOptions::default() };
+        let port = Port::open(end.ends(), &options).map_err(|error| failed(&error))?;
+        Ok(Self {
+            end,
+            port,
             tier,
             store,
             clock,
@@ -137,6 +130,7 @@ impl Host {
             headers: Vec::new(),
             brought: Vec::new(),
             commands_most,
+            commands_max: 0,
             asleep: None,
             trace: trace.clone(),
             watch,
@@ -150,29 +144,7 @@ impl Host {
             repaired: 0,
             mended: 0,
             dropped: 0,
-        };
-        host.open(MAIN, None).map_err(|over| failed(&over.0))?;
-        Ok(host)
-    }
-
-    /// Opens a port: by the gate that the first one was given, if it is another.
-    fn open(&mut self, number: PortNumber, gate: Option<GateId>) -> Result<(), Over> {
-        let options = PortOptions { incarnation: self.incarnation, gate, ..PortOptions::default() };
-        let end = &self.ends[number.0 as usize];
-        let port = Port::open(end.ends(), &options)?;
-        self.seats.push(Seat { number, port, commands_max: 0 });
-        Ok(())
-    }
-
-    fn seat(&mut self, number: PortNumber) -> Result<&mut Seat, Over> {
-        let seat = self.seats.iter_mut().find(|seat| seat.number == number);
-        seat.ok_or_else(|| Over("a port that is not open".to_owned()))
-    }
-
-    /// The link of a port is cut.
-    pub(super) fn lose_port(&mut self, number: usize) {
-        self.ends[number].closed.close();
-        self.asleep = None;
+        })
     }
 
     pub(super) fn status(&self) -> TierStatus {
@@ -187,11 +159,9 @@ impl Host {
     }
 
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        let Some(tickets) = &self.asleep else { return true };
-        let has_rung = self.ends.iter().zip(tickets).any(|(end, ticket)| {
-            end.receiver.bell_now() != ticket.responses
-                || ticket.room.is_some_and(|bell| end.sender.bell_now() != bell)
-        });
+        let Some(ticket) = self.asleep else { return true };
+        let has_rung = self.end.receiver.bell_now() != ticket.responses
+            || ticket.room.is_some_and(|bell| self.end.sender.bell_now() != bell);
         has_rung || self.next_due().is_some_and(|due| due <= now)
     }
 
@@ -252,7 +222,7 @@ impl Host {
 
     /// Its process ends.
     pub(super) fn die(self) {
-        self.ends.iter().for_each(|end| end.closed.close());
+        self.end.closed.close();
         self.store.lose();
     }
 
@@ -267,10 +237,10 @@ impl Host {
         if self.round(now)? || self.struck.is_some() {
             return Ok(());
         }
-        let tickets = self.seats.iter_mut().map(|seat| seat.port.register()).collect();
+        let ticket = self.port.register();
         // Once more, now that whoever brings something rings.
         if !self.round(now)? {
-            self.asleep = Some(tickets);
+            self.asleep = Some(ticket);
         }
         Ok(())
     }
@@ -280,17 +250,13 @@ impl Host {
         let mut moved = false;
         // Twice: what came while the first look went on is older than the headers that it has found (I2).
         for _ in 0..2 {
-            for place in 0..self.seats.len() {
-                moved |= self.take_events(now, place)?;
-            }
+            moved |= self.take_events(now)?;
         }
         moved |= self.take_answers(now)?;
-        for seat in &self.seats {
-            self.tier.set_load(seat.number, seat.port.load());
-        }
-        for (port, header) in std::mem::take(&mut self.headers) {
-            self.watch.asked(port, &header, SEGMENT_BLOCKS);
-            self.tier.handle(now, TierEvent::Header { port, header })?;
+        self.tier.set_load(PORT, self.port.load());
+        for header in std::mem::take(&mut self.headers) {
+            self.watch.asked(&header, SEGMENT_BLOCKS);
+            self.tier.handle(now, TierEvent::Header { port: PORT, header })?;
         }
         if self.tier.next_due().is_some_and(|due| due <= now) {
             self.tier.handle(now, TierEvent::Tick)?;
@@ -302,42 +268,44 @@ impl Host {
             return Ok(moved);
         }
         self.grant()?;
-        for seat in &mut self.seats {
-            seat.port.flush()?;
-        }
+        self.port.flush()?;
         Ok(moved)
     }
 
-    fn take_events(&mut self, now: Instant, place: usize) -> Result<bool, Over> {
+    fn take_events(&mut self, now: Instant) -> Result<bool, Over> {
         let mut moved = false;
         for _ in 0..EVENTS_A_ROUND {
-            let seat = &mut self.seats[place];
-            let port = seat.number;
-            let Some(event) = seat.port.next_event()? else { break };
+            let Some(event) = self.port.next_event()? else { break };
             moved = true;
             match event {
-                PortEvent::Welcome(welcome) => self.welcome(now, place, welcome)?,
+                PortEvent::Welcome(welcome) => {
+                    for definition in definitions().map_err(|error| Over(error.to_string()))? {
+                        self.port.define(&definition)?;
+                    }
+                    self.commands_max = self.commands_most.min(welcome.handles_max as usize);
+                    self.tier.handle(now, TierEvent::PortOpened { port: PORT, welcome })?;
+                }
                 PortEvent::Refused(code) => return Err(Over(format!("refused: {code:?}"))),
-                PortEvent::Header(header) => self.headers.push((port, header)),
+                PortEvent::Header(header) => self.headers.push(header),
                 PortEvent::Done(done) => {
                     let (completion, reply) = (done.completion, done.reply);
                     let words = [completion.handle.0.into(), completion.status as u64];
                     self.trace.note("tier done", &words);
                     match self.tier.brought(&completion) {
-                        None => self.tier.handle(now, TierEvent::Done { port, completion, reply })?,
-                        Some(at) => self.bring(now, place, completion, at)?,
+                        None => self.tier.handle(now, TierEvent::Done { port: PORT, completion, reply })?,
+                        Some(place) => self.bring(now, completion, place)?,
                     }
                 }
                 PortEvent::Channel(is) => {
                     self.trace.note("tier channel", &[is.channel.0.into(), is.state as u64]);
-                    self.tier.handle(now, TierEvent::Channel { port, is })?;
+                    self.tier.handle(now, TierEvent::Channel { port: PORT, is })?;
                 }
                 PortEvent::Broken(broken) => {
                     self.trace.note("tier broken", &[broken.slot.0.into(), broken.channel.0.into()]);
-                    self.tier.handle(now, TierEvent::Broken { port, broken })?;
+                    self.tier.handle(now, TierEvent::Broken { port: PORT, broken })?;
                 }
                 PortEvent::Noted(noted) => {
-                    self.tier.handle(now, TierEvent::Noted { port, number: noted.number })?;
+                    self.tier.handle(now, TierEvent::Noted { port: PORT, number: noted.number })?;
                 }
                 PortEvent::Memory(_) => {}
             }
@@ -345,37 +313,12 @@ impl Host {
         Ok(moved)
     }
 
-    /// A port is open. Behind the first one the others are opened, by its gate.
-    fn welcome(&mut self, now: Instant, place: usize, welcome: Welcome) -> Result<(), Over> {
-        let most = self.commands_most;
-        let seat = &mut self.seats[place];
-        for definition in definitions().map_err(|error| Over(error.to_string()))? {
-            seat.port.define(&definition)?;
-        }
-        seat.commands_max = most.min(welcome.handles_max as usize);
-        let port = seat.number;
-        self.tier.handle(now, TierEvent::PortOpened { port, welcome })?;
-        if port == MAIN {
-            for number in 1..self.ends.len() as u32 {
-                self.open(PortNumber(number), Some(welcome.gate))?;
-            }
-        }
-        Ok(())
-    }
-
     /// What a server has told lies in the card's area.
-    fn bring(
-        &mut self,
-        now: Instant,
-        place: usize,
-        completion: Completion,
-        (at, len): (u64, usize),
-    ) -> Result<(), Over> {
+    fn bring(&mut self, now: Instant, completion: Completion, (at, len): (u64, usize)) -> Result<(), Over> {
         self.brought.resize(len, 0);
-        let seat = &self.seats[place];
-        seat.port.ends().copy_out(at, &mut self.brought).map_err(|error| Over(error.to_string()))?;
+        self.port.ends().copy_out(at, &mut self.brought).map_err(|error| Over(error.to_string()))?;
         let reply = Some(&self.brought[..]);
-        Ok(self.tier.handle(now, TierEvent::Done { port: seat.number, completion, reply })?)
+        Ok(self.tier.handle(now, TierEvent::Done { port: PORT, completion, reply })?)
     }
 
     fn take_answers(&mut self, now: Instant) -> Result<bool, Over> {
@@ -393,9 +336,7 @@ impl Host {
         let mut epochs = None;
         while let Some(action) = self.tier.next_action() {
             let action = match action {
-                TierAction::Press { port, press } => {
-                    TierAction::Post { port, plan: self.press(port, &press)? }
-                }
+                TierAction::Press { port, press } => TierAction::Post { port, plan: self.press(&press)? },
                 other => other,
             };
             let segments = epochs.get_or_insert_with(|| self.tier.status().segments);
@@ -428,18 +369,18 @@ impl Host {
 
     fn do_one(&mut self, action: &TierAction) -> Result<Done, Over> {
         let posted = match action {
-            TierAction::Post { port, plan } => {
+            TierAction::Post { plan, .. } => {
                 let words = [plan.handle.0.into(), u64::from(plan.plan.0), plan.slot.0.into()];
                 self.trace.note("tier posts", &words);
-                self.seat(*port)?.port.post(&plan.entry())
+                self.port.post(&plan.entry())
             }
             // It has become a plan.
             TierAction::Press { .. } => return Ok(Done::Yes),
-            TierAction::Set { port, set } => self.seat(*port)?.port.set(set),
-            TierAction::Channel { port, channel } => self.seat(*port)?.port.channel(channel),
-            TierAction::Gate { port, gate } => self.seat(*port)?.port.gate(gate),
-            TierAction::Upload { port, at, bytes } => {
-                self.seat(*port)?.port.ends().copy_in(*at, bytes).map_err(|error| Over(error.to_string()))?;
+            TierAction::Set { set, .. } => self.port.set(set),
+            TierAction::Channel { channel, .. } => self.port.channel(channel),
+            TierAction::Gate { gate, .. } => self.port.gate(gate),
+            TierAction::Upload { at, bytes, .. } => {
+                self.port.ends().copy_in(*at, bytes).map_err(|error| Over(error.to_string()))?;
                 Ok(())
             }
             TierAction::Metadata(token, op) => {
@@ -469,9 +410,8 @@ impl Host {
     }
 
     /// Makes of a payload what is stored, where that is the host's part.
-    fn press(&mut self, port: PortNumber, press: &Press) -> Result<PostedPlan, Over> {
-        let seat = self.seats.iter().find(|seat| seat.number == port);
-        let ends = seat.ok_or_else(|| Over("a port that is not open".to_owned()))?.port.ends();
+    fn press(&mut self, press: &Press) -> Result<PostedPlan, Over> {
+        let ends = self.port.ends();
         let plan =
             self.presser.press(press, |at, into| ends.copy_out(at, into), |at, from| ends.copy_in(at, from));
         plan.map_err(|error| Over(error.to_string()))
@@ -506,13 +446,11 @@ impl Host {
     }
 
     fn grant(&mut self) -> Result<(), Over> {
-        for seat in &mut self.seats {
-            let taken = self.tier.commands_of(seat.number) + seat.port.granted() as usize;
-            let free = seat.commands_max.saturating_sub(taken);
-            // A few at a time would be a message each.
-            if free > seat.commands_max / 4 {
-                seat.port.grant(u32::try_from(free).unwrap_or(u32::MAX))?;
-            }
+        let taken = self.tier.commands() + self.port.granted() as usize;
+        let free = self.commands_max.saturating_sub(taken);
+        // A few at a time would be a message each.
+        if free > self.commands_max / 4 {
+            self.port.grant(u32::try_from(free).unwrap_or(u32::MAX))?;
         }
         Ok(())
     }

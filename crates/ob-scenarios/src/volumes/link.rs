@@ -126,8 +126,6 @@ pub(super) struct CardEnd {
     rng: Rng,
     events: Vec<CardEvent>,
     groups: Vec<GroupKey>,
-    /// Another port of its host was cut: the card closes this one's group, too.
-    may_close: bool,
 }
 
 /// Attaches a host to the card, and opens the group of its port.
@@ -166,7 +164,7 @@ pub(super) fn attach(
         closed,
     };
     let (events, groups) = (Vec::new(), Vec::new());
-    Ok((CardEnd { attachment, dma, bell, heard_at: None, rng, events, groups, may_close: false }, host))
+    Ok((CardEnd { attachment, dma, bell, heard_at: None, rng, events, groups }, host))
 }
 
 impl CardEnd {
@@ -231,14 +229,9 @@ impl CardEnd {
     /// No group is closed but by who has it.
     fn check(&mut self) -> Result<(), Failure> {
         match self.events.pop() {
-            Some(_) if self.may_close => Ok(()),
             Some(event) => Err(Failure::new(format!("the card says of its host's group: {event:?}"))),
             None => Ok(()),
         }
-    }
-
-    pub(super) const fn may_close(&mut self) {
-        self.may_close = true;
     }
 
     pub(super) fn next_due(&self) -> Option<Instant> {

@@ -91,33 +91,9 @@ fn channels_node(plan: &Plan, tier: usize) -> NodeId {
     NodeId(target_node(plan, tier).0 + 1)
 }
 
-/// A port of a tier's card, by its two ways to the network. Ports after the first stand behind all tiers.
-fn port_nodes(plan: &Plan, tier: usize, port: usize) -> [NodeId; 2] {
-    let first = match port {
-        0 => target_node(plan, tier).0,
-        _ => first_nodes(plan) + 2 * (tier * (plan.ports - 1) + port - 1),
-    };
-    [NodeId(first), NodeId(first + 1)]
-}
-
-/// Those of all ports.
-fn card_nodes(plan: &Plan, tier: usize) -> Vec<NodeId> {
-    (0..plan.ports).flat_map(|port| port_nodes(plan, tier, port)).collect()
-}
-
-/// The node of the port that a client uses, of whichever tier.
-fn target_of(plan: &Plan, client: usize, tier: usize) -> NodeId {
-    port_nodes(plan, tier, client % plan.ports)[0]
-}
-
-/// All nodes but those of ports after the first.
-const fn first_nodes(plan: &Plan) -> usize {
-    FIRST_SERVER + plan.servers + plan.clients + 2 * (plan.tiers - 1)
-}
-
 /// All nodes.
 const fn nodes(plan: &Plan) -> usize {
-    first_nodes(plan) + 2 * plan.tiers * (plan.ports - 1)
+    FIRST_SERVER + plan.servers + plan.clients + 2 * (plan.tiers - 1)
 }
 
 fn client_node(plan: &Plan, number: usize) -> NodeId {
@@ -187,7 +163,7 @@ impl Run {
                     plan.replicas_min,
                     plan.is_embedded,
                     plan.has_operator,
-                    (plan.placement, plan.ports),
+                    plan.placement,
                     (
                         plan.is_copied,
                         plan.pace,
@@ -321,7 +297,8 @@ impl Run {
 
     /// Whether the network has something for a tier's card.
     fn has_events(&self, tier: usize) -> bool {
-        card_nodes(&self.plan, tier).into_iter().any(|node| self.network.has_events(node))
+        let nodes = [target_node(&self.plan, tier), channels_node(&self.plan, tier)];
+        nodes.into_iter().any(|node| self.network.has_events(node))
     }
 
     /// One of the tiers.
@@ -407,8 +384,8 @@ impl Run {
             add((server.has_more() || self.network.has_events(node)).then_some(now));
         }
         for (number, tier) in self.tiers.iter().enumerate() {
-            if !self.wounds.is_paused(target_node(&self.plan, number), now) {
-                let nodes = card_nodes(&self.plan, number);
+            let nodes = [target_node(&self.plan, number), channels_node(&self.plan, number)];
+            if !self.wounds.is_paused(nodes[0], now) {
                 let has_events = nodes.into_iter().any(|node| self.network.has_events(node));
                 add(tier.card_due(now, has_events));
             }
@@ -510,7 +487,6 @@ fn tier_config(plan: &Plan, number: usize) -> Result<TierConfig, Failure> {
         hold: plan.hold,
         lost_after: plan.lost_after,
         rebuild_rate: 4 << 20,
-        ports: plan.ports as u32,
         commands_max: plan.commands,
         slots_max: plan.slots,
         placement: plan.placement,

@@ -30,8 +30,6 @@ const REQUEST_BLOCKS_MAX: u32 = 24;
 pub(super) struct Plan {
     pub(super) clients: usize,
     pub(super) tiers: usize,
-    /// Ports of each.
-    pub(super) ports: usize,
     /// How wrong clocks may run, in millionths, and how wrong each tier's does.
     pub(super) drift_ppm: u32,
     pub(super) clocks: Vec<i64>,
@@ -143,15 +141,13 @@ pub(super) enum Fault {
     StoreSlow,
     /// The machine that the store is on loses power, where that is the host's.
     StorePower,
-    /// The link of one port is cut, and that of others is not.
-    PortCut,
 }
 
-/// What only happens where there are several tiers, or ports, or a store on a tier's machine.
-const OF_SOME: [Fault; 6] =
-    [Fault::HostLeaves, Fault::Disowned, Fault::Asleep, Fault::StoreSlow, Fault::StorePower, Fault::PortCut];
+/// What only happens where there are several tiers, or a store on a tier's machine.
+const OF_SOME: [Fault; 5] =
+    [Fault::HostLeaves, Fault::Disowned, Fault::Asleep, Fault::StoreSlow, Fault::StorePower];
 
-const FAULTS: [Fault; 21] = [
+const FAULTS: [Fault; 20] = [
     Fault::ServerDies,
     Fault::ServerPower,
     Fault::TwoServers,
@@ -172,7 +168,6 @@ const FAULTS: [Fault; 21] = [
     Fault::Asleep,
     Fault::StoreSlow,
     Fault::StorePower,
-    Fault::PortCut,
 ];
 
 impl Plan {
@@ -191,7 +186,6 @@ impl Plan {
         Self {
             clients: pick(rng, &[2, 1, 3]),
             tiers: 1,
-            ports: 1,
             drift_ppm: 10_000,
             clocks: vec![0; TIERS_MAX],
             leases: vec![LEASE; TIERS_MAX],
@@ -270,17 +264,10 @@ impl Plan {
             self.is_embedded = true;
             self.set_weight(Fault::StorePower, pick(rng, &[0, 2, 6]));
         }
-        let placements =
-            [Placement::Split, Placement::Split, Placement::Split, Placement::Host, Placement::Accelerator];
-        self.placement = pick(rng, &placements);
+        self.placement = pick(rng, &[Placement::Split, Placement::Split, Placement::Split, Placement::Host]);
         self.has_operator = rng.one_in(5);
         self.has_directory_rot = rng.one_in(2);
         self.operator_one_in = pick(rng, &[300, 1000, 3000]);
-        self.ports = pick(rng, &[1, 1, 2]);
-        if self.ports > 1 {
-            self.clients = self.clients.max(2);
-            self.set_weight(Fault::PortCut, pick(rng, &[0, 2, 6]));
-        }
     }
 
     fn set_weight(&mut self, of: Fault, weight: u64) {

@@ -17,7 +17,7 @@ use super::host::{Host, Seen};
 use super::plan::Plan;
 use super::points::Deed;
 use super::store::StoreEnd;
-use super::{card_nodes, tier_config};
+use super::{channels_node, target_node, tier_config};
 
 /// How long a host may take to give back what it has: a lease, by its own clock, and a while for the store.
 const LEAVES_WITHIN: Duration = Duration::from_secs(4);
@@ -31,10 +31,8 @@ pub(super) struct Tier {
     card_lives: u64,
     host_lives: u64,
     number: usize,
-    /// The card, by its ports' ways to the network.
-    nodes: Vec<NodeId>,
-    /// The link of a port was cut: when it is whole again.
-    cut: Option<Duration>,
+    /// The card, by its two ways to the network.
+    nodes: [NodeId; 2],
     clock: DriftClock,
     store: StoreEnd,
     rng: Rng,
@@ -58,8 +56,7 @@ impl Tier {
         let gains = plan.clocks.get(number).copied().unwrap_or_default();
         Self {
             number,
-            nodes: card_nodes(plan, number),
-            cut: None,
+            nodes: [target_node(plan, number), channels_node(plan, number)],
             clock: DriftClock::new(gains, number as u64 * 1_000_000_007),
             card: None,
             host: None,
@@ -106,10 +103,10 @@ impl Tier {
             self.trace.note("host begins", &[self.host_lives]);
             let life = Incarnation(self.host_lives);
             let rng = self.rng.fork_numbered("host", self.host_lives);
-            let all = card.attach(life, (plan.ring_len, plan.area_lens()), &rng, &self.trace)?;
+            let end = card.attach(life, (plan.ring_len, plan.area_lens()), &rng, &self.trace)?;
             let ends = (self.store.clone(), self.clock);
             let config = tier_config(plan, self.number)?;
-            self.host = Some(Host::new(config, all, life, ends, (&self.trace, self.seen.clone()))?);
+            self.host = Some(Host::new(config, end, life, ends, (&self.trace, self.seen.clone()))?);
         }
         Ok(())
     }
@@ -118,23 +115,13 @@ impl Tier {
     pub(super) fn lose_host(&mut self, back_at: Instant) -> bool {
         let Some(host) = self.host.take() else { return false };
         self.trace.note("host is gone", &[self.host_lives]);
-        (self.leaving, self.cut) = (None, None);
+        self.leaving = None;
         host.count(&mut self.past);
         host.die();
         if let Some(card) = &mut self.card {
             card.detach();
         }
         self.host_back_at = back_at;
-        true
-    }
-
-    /// The link of one port is cut for so long; `false` if nothing is attached to it. The host goes on until it finds that out (I2).
-    pub(super) fn cut_port(&mut self, port: usize, away: Duration) -> bool {
-        let (Some(card), Some(host), None) = (&mut self.card, &mut self.host, self.cut) else { return false };
-        self.trace.note("a port is cut", &[port as u64]);
-        card.detach_port(port);
-        host.lose_port(port);
-        self.cut = Some(away);
         true
     }
 
@@ -155,7 +142,7 @@ impl Tier {
         self.lose_host(back_at);
         self.trace.note("card dies", &[self.card_lives, how as u64]);
         self.card = None;
-        self.nodes.iter().for_each(|node| network.kill(*node, how));
+        self.nodes.into_iter().for_each(|node| network.kill(node, how));
         self.card_back_at = back_at;
         true
     }
@@ -180,14 +167,7 @@ impl Tier {
         let Some(host) = self.host.as_mut().filter(|host| is_over || host.is_due(now)) else {
             return Ok(None);
         };
-        if let Err(over) = host.turn(now) {
-            // What its rings still had it does not know: it begins anew.
-            let away =
-                self.cut.ok_or_else(|| Failure::new(format!("the host's port is over: {}", over.0)))?;
-            self.past.count("hosts that lost a port", 1);
-            self.lose_host(now + away);
-            return Ok(None);
-        }
+        host.turn(now).map_err(|over| Failure::new(format!("the host's port is over: {}", over.0)))?;
         let (has_left, struck) = (host.has_left(), host.take_struck());
         // It may have rung.
         self.advance(now);

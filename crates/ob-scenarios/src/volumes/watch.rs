@@ -11,7 +11,7 @@ use ob_core::{Epoch, Instant, SegmentId, SegmentName, Token, VolumeId};
 use ob_split::wire::HeaderEntry;
 use ob_volume::metadata::{MetadataAnswer, MetadataCompletion, MetadataOp};
 use ob_volume::plans::VolumePlan;
-use ob_volume::tier::{PortNumber, TierAction, TierConfig};
+use ob_volume::tier::{TierAction, TierConfig};
 
 use super::host::Over;
 
@@ -23,7 +23,7 @@ pub(super) type Owners = Rc<RefCell<BTreeMap<SegmentName, Epoch>>>;
 pub(super) struct Watch {
     owners: Owners,
     /// Segments of commands that the tier has. Those of blocks of two are left out.
-    asked_of: BTreeMap<(PortNumber, u32), SegmentName>,
+    asked_of: BTreeMap<u32, SegmentName>,
     /// How long it lasts.
     lease: Duration,
     /// Renewals that were asked for, by the tier's clock.
@@ -38,8 +38,8 @@ impl Watch {
     }
 
     /// A command has come.
-    pub(super) fn asked(&mut self, port: PortNumber, header: &HeaderEntry, segment_blocks: u64) {
-        let handle = (port, header.descriptor().handle.0);
+    pub(super) fn asked(&mut self, header: &HeaderEntry, segment_blocks: u64) {
+        let handle = header.descriptor().handle.0;
         match segment_of(header.bytes(), segment_blocks) {
             Some(segment) => self.asked_of.insert(handle, segment),
             None => self.asked_of.remove(&handle),
@@ -65,8 +65,8 @@ impl Watch {
             TierAction::Metadata(token, MetadataOp::Renew { .. }) => {
                 self.asked.insert(*token, now);
             }
-            TierAction::Post { port, plan } => {
-                let handle = (*port, plan.handle.0);
+            TierAction::Post { plan, .. } => {
+                let handle = plan.handle.0;
                 let plan =
                     VolumePlan::decode(&plan.entry()).map_err(|_| Over("a plan that is none".to_owned()))?;
                 let is_leased = self.until.is_some_and(|until| now < until);
