@@ -13,6 +13,8 @@ ob_plant::plants! {
         ExtendedByAnother = "extended-by-another",
         /// No gate is ever closed, nor late.
         GateOpen = "gate-open",
+        /// What is closed at one port of a card is open at the others.
+        GateAlone = "gate-alone",
         /// What is retained is found by its slot, whatever that is set to.
         RetainedBySlot = "retained-by-slot",
         /// What is retained is found by where it was, whatever is there now.

@@ -11,7 +11,7 @@ use ob_wire_nvme::Status;
 use ob_wire_nvme::command::IoOpcode;
 
 use crate::tier_model::{both, read_all, seeds, send_any};
-use crate::tier_rig::{Dice, PORT, Rig, config, done, volume};
+use crate::tier_rig::{Dice, PORT, Rig, Running, config, done, volume};
 
 /// What numbers of each port are apart.
 const SLOTS: u16 = 8192;
@@ -102,6 +102,29 @@ impl Rig {
             None => self.message_at_port(handle),
         };
         (port, Completion { handle: Handle(handle), ..*completion })
+    }
+
+    /// The group of one port ends, and all with it: they are opened anew, and messages offered again. Whoever goes on by the first one reads
+    /// these blocks as they were before.
+    pub(crate) fn close_by(&mut self, port: PortNumber, (id, start, blocks): (VolumeId, u64, u32)) {
+        self.tell(TierEvent::PortClosed { port });
+        let nothing = TierEvent::Noted { port: PORT, number: 0 };
+        if self.tier.handle(self.now, nothing).is_ok() {
+            self.running.retain(|running| running.plan.handle.0 % self.config.ports != port.0);
+            self.next_handle += self.next_handle % self.config.ports;
+            self.send(IoOpcode::Read, id, start, blocks);
+            self.settle();
+        }
+        self.forget_card();
+        self.open();
+        self.offer();
+    }
+
+    /// Of no port are more plans under way than there may be.
+    pub(crate) fn check_room(&self, handle: Handle, most: u32) {
+        let port_of = |handle| self.lower(&done(handle, CompletionStatus::Good)).0;
+        let is_its = |of: &&Running| port_of(of.plan.handle) == port_of(handle);
+        assert!(self.running.iter().filter(is_its).count() < most as usize, "more plans than there may be");
     }
 
     /// All ports are opened, one behind the other, by one gate.
@@ -206,7 +229,7 @@ fn servers_that_come_and_go_are_left_and_found_again_by_each_port() {
                     left -= 1;
                 }
                 _ if !rig.step() || dice.below(50) == 0 => {
-                    rig.pass(Duration::from_millis(1 + dice.below(40)))
+                    rig.pass(Duration::from_millis(1 + dice.below(40)));
                 }
                 _ => {}
             }

@@ -176,7 +176,7 @@ pub(crate) struct Rig {
     pub(crate) served: BTreeSet<VolumeId>,
     /// What administrators were told.
     pub(crate) told_admin: Vec<(Ticket, Result<AdminAnswer, AdminError>)>,
-    next_handle: u32,
+    pub(crate) next_handle: u32,
     pub(crate) next_value: u64,
     gate: u64,
 }
@@ -278,28 +278,12 @@ impl Rig {
         self.tell(TierEvent::PortClosed { port: PORT });
     }
 
-    fn forget_card(&mut self) {
+    pub(crate) fn forget_card(&mut self) {
         self.channels.clear();
         self.slots.clear();
         self.running.clear();
         self.channel_events.clear();
         self.broken.clear();
-    }
-
-    /// The group of one port ends, and all with it: they are opened anew, and messages offered again. Whoever goes on by the first one reads
-    /// these blocks as they were before.
-    pub(crate) fn close_by(&mut self, port: PortNumber, (id, start, blocks): (VolumeId, u64, u32)) {
-        self.tell(TierEvent::PortClosed { port });
-        let nothing = TierEvent::Noted { port: PORT, number: 0 };
-        if self.tier.handle(self.now, nothing).is_ok() {
-            self.running.retain(|running| running.plan.handle.0 % self.config.ports != port.0);
-            self.next_handle += self.next_handle % self.config.ports;
-            self.send(IoOpcode::Read, id, start, blocks);
-            self.settle();
-        }
-        self.forget_card();
-        self.open();
-        self.offer();
     }
 
     /// Does what the tier asks for, as far as that takes no time.
@@ -382,10 +366,7 @@ impl Rig {
 
     fn post(&mut self, plan: PostedPlan) {
         let welcome = self.welcome();
-        let port = self.lower(&done(plan.handle, CompletionStatus::Good)).0;
-        let is_its = |of: &&Running| self.lower(&done(of.plan.handle, CompletionStatus::Good)).0 == port;
-        let running = self.running.iter().filter(is_its).count();
-        assert!(running < welcome.plans_max as usize, "more plans than there may be");
+        self.check_room(plan.handle, welcome.plans_max);
         let definitions = ob_volume::plans::definitions().unwrap();
         let definition = definitions.iter().find(|definition| definition.id() == plan.plan).unwrap();
         assert_eq!(definition.entry_len(plan.argument), 8 + plan.arguments.len());

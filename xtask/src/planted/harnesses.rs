@@ -337,6 +337,7 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["decode-unretried", "extended-by-another", "gate-open"],
     },
+    Harness { package: "ob-split", test: "card_ports", build: Build::Plain, plants: &["gate-alone"] },
     Harness {
         package: "ob-split",
         test: "card_retained",
@@ -513,6 +514,7 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["overlaps-race", "chunk-unregistered", "piece-forgotten", "slot-set-under-plan"],
     },
+    Harness { package: "ob-volume", test: "tier_ports", build: Build::Plain, plants: &["port-lost-alone"] },
     Harness {
         package: "ob-volume",
         test: "tier_failover",

@@ -268,9 +268,7 @@ impl Plan {
             self.is_embedded = true;
             self.set_weight(Fault::StorePower, pick(rng, &[0, 2, 6]));
         }
-        let placements =
-            [Placement::Split, Placement::Split, Placement::Split, Placement::Host, Placement::Accelerator];
-        self.placement = pick(rng, &placements);
+        self.placement = pick(rng, &[Placement::Split, Placement::Split, Placement::Split, Placement::Host]);
         self.has_operator = rng.one_in(5);
         self.operator_one_in = pick(rng, &[300, 1000, 3000]);
     }

@@ -75,7 +75,7 @@ impl GivenPiece {
         GivenPieceBody {
             at: self.at.into(),
             stored: self.stored.into(),
-            encoding: (u32::from(self.is_lz4) * LZ4 | u32::from(self.is_back) * BACK).into(),
+            encoding: (u32::from(self.is_lz4) * LZ4 + u32::from(self.is_back) * BACK).into(),
         }
     }
 }

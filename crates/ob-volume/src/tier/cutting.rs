@@ -48,6 +48,13 @@ struct Cut {
     cleared: Option<Sequence>,
 }
 
+impl Cuts {
+    /// Whether blocks of a segment may be in its head still that its index has no more.
+    pub(super) fn is_under_way(&self, name: SegmentName) -> bool {
+        self.of.contains_key(&name)
+    }
+}
+
 /// Blocks of a segment that are beyond the end of its volume.
 fn beyond(volume: &Volume, name: SegmentName) -> Range<u32> {
     let blocks = volume.segment_blocks();

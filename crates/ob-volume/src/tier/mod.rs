@@ -10,7 +10,7 @@
 //! [`TierCore`] is told what happened ([`TierEvent`]) and asked what to do ([`TierAction`]); it opens no socket and reads no clock.
 //! Its driver gives it all completions of a round before any header (`docs/volumes-safety.md`, I2).
 //!
-//! A segment has an open chunk a port ([`ports`](self)). A chunk that is full, or has lost a member, is
+//! A segment has an open chunk a port (`ports`). A chunk that is full, or has lost a member, is
 //! closed: what it has is agreed on (`seal`), and what it lacks is sent to another. Replicas that are missing then are made anew
 //! (`repair`). A segment that an earlier life has written is taken: its open chunks are sealed, and all are replayed (`taking`, `replay`).
 //! Whatever ends the port ends all that is known of segments: they are taken anew when the next one opens.

@@ -25,6 +25,8 @@ ob_plant::plants! {
         ReturnUntruncated = "return-untruncated",
         /// The number of a chunk that was not made is another's (C7).
         ChunkNumberReused = "chunk-number-reused",
+        /// A chunk dies of whose blocks the index has none since its volume was cut, and the head still has some (G7).
+        CutDies = "cut-dies",
         /// Headers are looked up though a port may have older completions (I2).
         HeadersFirst = "headers-first",
         /// What an earlier life has sent something of is executed once more (I8).

@@ -281,6 +281,8 @@ impl TierCore {
             return;
         }
         let is_emptied = segment.standing == Standing::Emptying;
+        // G7: what was cut off is in the head, and in no record that would take it out of there again.
+        let is_cut = self.cuts.is_under_way(name) && !is_planted(Bug::CutDies);
         let Some(revision) = segment.revision else { return };
         let orphans =
             self.checkpoints.get(&name).map(super::checkpoint::Checkpoint::chunks).unwrap_or_default();
@@ -296,7 +298,7 @@ impl TierCore {
             .filter(|place| repaired != Some((name, *place)))
             .filter(|place| {
                 let is_orphan = segment.chunks.get(*place).is_some_and(|chunk| is_orphan(*place, chunk));
-                is_orphan || segment.is_garbage(*place) || (is_emptied && segment.is_there(*place))
+                is_orphan || (segment.is_garbage(*place) && !is_cut) || (is_emptied && segment.is_there(*place))
             })
             .take(BATCH_MAX)
             .collect();

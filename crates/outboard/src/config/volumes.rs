@@ -110,6 +110,11 @@ impl VolumesConfig {
         }
     }
 
+    /// Threads of the card that serve them, besides its own.
+    pub(crate) fn threads(&self) -> usize {
+        if self.enabled { self.ports.len().saturating_sub(1) } else { 0 }
+    }
+
     /// Where a port serves them, counted from 0.
     pub(crate) fn port(&self, number: usize) -> SocketAddr {
         self.ports.get(number).copied().unwrap_or_else(port_default)

@@ -301,8 +301,10 @@ pub(crate) fn link_config(
         costs,
         pollers: match config.reactor.spin.0.is_zero() {
             true => 0,
-            // The threads of NVMe/TCP are on the same cores.
-            false => u16::try_from(config.nvme.threads_in_use()).unwrap_or(u16::MAX),
+            // The threads of NVMe/TCP, and of other ports of volumes, are on the same cores.
+            false => {
+                u16::try_from(config.nvme.threads_in_use() + config.volumes.threads()).unwrap_or(u16::MAX)
+            }
         },
         dead_after: config.link.dead_after.0,
         memory_max: config.link.memory.0,
@@ -397,6 +399,8 @@ mod tests {
         let mut config = Config::parse(Path::new("outboard.toml"), text).unwrap().card();
         assert_eq!(pollers(&config), 3, "the card's own, and one for each subsystem");
         assert_eq!(pollers(&Config::default().card()), 1);
+        (config.volumes.enabled, config.volumes.ports) = (true, vec![config.status.listen; 4]);
+        assert_eq!(pollers(&config), 6, "and one for each port of volumes but the first");
         config.reactor.spin = TimeSpan(Duration::ZERO);
         assert_eq!(pollers(&config), 0);
     }
