@@ -298,7 +298,9 @@ impl TierCore {
             .filter(|place| repaired != Some((name, *place)))
             .filter(|place| {
                 let is_orphan = segment.chunks.get(*place).is_some_and(|chunk| is_orphan(*place, chunk));
-                is_orphan || (segment.is_garbage(*place) && !is_cut) || (is_emptied && segment.is_there(*place))
+                is_orphan
+                    || (segment.is_garbage(*place) && !is_cut)
+                    || (is_emptied && segment.is_there(*place))
             })
             .take(BATCH_MAX)
             .collect();
