@@ -25,7 +25,7 @@ struct Rings {
 impl Rings {
     fn say_some(&mut self) {
         let mut most = 3;
-        while let Some((ring, is_header, more)) = self.plan.next() {
+        for (ring, is_header, more) in self.plan.by_ref() {
             let (count, said) = (self.rings.len(), self.said);
             self.said += 1;
             self.rings[ring % count].push_back(if is_header { Said::Header(said) } else { Said::Done(said) });

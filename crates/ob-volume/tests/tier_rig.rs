@@ -8,7 +8,7 @@ use ob_core::{
     BlockLen, ChunkName, GateId, Incarnation, Instant, LockId, PoolId, Sequence, TierId, Token, Units,
     VolumeId,
 };
-use ob_format::volume::metadata::{Class, Text, Volume, VolumeState};
+use ob_format::volume::metadata::{Text, Volume};
 use ob_format::volume::{Encoding, Record, RecordHeader, RecordKind, TrimRange};
 use ob_split::wire::{
     Broken, Channel, ChannelId, ChannelIs, ChannelState, ChannelWhat, Completion, CompletionStatus,
@@ -33,28 +33,10 @@ use crate::tier_ports::{
     at_port, channel_at_port, channel_in_rig, port_of_channel, port_of_slot, slot_at_port, slot_in_rig,
 };
 use crate::tier_servers::Server;
+pub(crate) use crate::tier_servers::volume;
 
 pub(crate) const PORT: PortNumber = PortNumber(0);
 pub(crate) const POOL: PoolId = PoolId([7; 16]);
-
-pub(crate) fn volume(id: u64, block_len: BlockLen, blocks: u64) -> (VolumeId, Volume) {
-    let volume = Volume {
-        state: VolumeState::Serving,
-        class: Class::Plain,
-        replicas: 3,
-        replicas_min: 2,
-        uuid: [id as u8; 16],
-        size: blocks * u64::from(block_len.bytes()),
-        cut_from: None,
-        segment_len: 1024 * u64::from(block_len.bytes()),
-        chunk_len: 128 << 10,
-        block_len,
-        namespace: NamespaceId(id as u32),
-        generation: 1,
-        name: Text::new(&format!("disk{id}")).unwrap(),
-    };
-    (VolumeId(id), volume)
-}
 
 pub(crate) fn config(volumes: Vec<(VolumeId, Volume)>, servers: u16) -> TierConfig {
     let servers = (0..servers).map(|server| SocketAddr::from((Ipv4Addr::LOCALHOST, 4440 + server))).collect();

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ob_core::{ChunkName, Epoch, Incarnation, Lba, PoolId, SegmentName, ServerId, Units};
-use ob_format::volume::metadata::Text;
+use ob_core::{BlockLen, ChunkName, Epoch, Incarnation, Lba, PoolId, SegmentName, ServerId, Units, VolumeId};
+use ob_format::volume::metadata::{Class, Text, Volume, VolumeState};
 use ob_format::volume::{ChunkKind, Entry, Record};
 use ob_volume::plans::{COPY_BYTES_MAX, Copy};
 use ob_volume::wire::{
     Answer, ChunkLine, CreateState, End, EndState, HelloPayload, Refusal, ReplicaState, Reply, ReplyMessage,
     Request, RequestMessage, VERSION, WelcomePayload, encode_chunks,
 };
+use ob_wire_nvme::NamespaceId;
 
 pub(crate) const START: Units = Units(64);
 
@@ -425,4 +426,23 @@ impl Server {
         }
         Ok(replica.sound_end())
     }
+}
+
+pub(crate) fn volume(id: u64, block_len: BlockLen, blocks: u64) -> (VolumeId, Volume) {
+    let volume = Volume {
+        state: VolumeState::Serving,
+        class: Class::Plain,
+        replicas: 3,
+        replicas_min: 2,
+        uuid: [id as u8; 16],
+        size: blocks * u64::from(block_len.bytes()),
+        cut_from: None,
+        segment_len: 1024 * u64::from(block_len.bytes()),
+        chunk_len: 128 << 10,
+        block_len,
+        namespace: NamespaceId(id as u32),
+        generation: 1,
+        name: Text::new(&format!("disk{id}")).unwrap(),
+    };
+    (VolumeId(id), volume)
 }

@@ -238,6 +238,7 @@ pub const HARNESSES: &[Harness] = &[
             "head-before-pages",
             "gc-ignores-head",
             "move-unlocked",
+            "cut-dies",
         ],
     },
     Harness {

@@ -189,6 +189,20 @@ pub struct PortFacts {
     pub link: DmaCounts,
 }
 
+/// What the target of a port may have.
+fn target_config() -> TargetConfig {
+    TargetConfig {
+        connections_max: CONNECTIONS_MAX as usize,
+        capsule_buffers: 512,
+        transfer_len_max: PAYLOAD_MAX as usize,
+        transfer_memory: TRANSFER_MEMORY,
+        connection_transfer_max: TRANSFER_MEMORY / 12,
+        // No volume compares anything.
+        compares_max: 1,
+        ..TargetConfig::default()
+    }
+}
+
 /// What of all that has crossed a port's link was for no command.
 fn maintenance(split: &Split) -> MaintenanceBytes {
     let of = |plans: &[PlanId]| plans.iter().map(|plan| split.crossed(*plan)).sum();
@@ -240,17 +254,7 @@ impl VolumesPort {
         for shown in &shown.disks {
             control.add_namespace(subsystem, &namespace(shown)).map_err(NvmeError::Refused)?;
         }
-        let limits = TargetConfig {
-            connections_max: CONNECTIONS_MAX as usize,
-            capsule_buffers: 512,
-            transfer_len_max: PAYLOAD_MAX as usize,
-            transfer_memory: TRANSFER_MEMORY,
-            connection_transfer_max: TRANSFER_MEMORY / 12,
-            // No volume compares anything.
-            compares_max: 1,
-            ..TargetConfig::default()
-        };
-        let target = Target::new(limits, control);
+        let target = Target::new(target_config(), control);
         register(&target, handle);
         // Half of the time a command may be held here, and half by the host.
         let mut front = VolumeFront::new(config.volumes.hold.0 / 2);
