@@ -160,11 +160,17 @@ fn a_record_whose_header_is_gone_is_mended_by_the_directory() {
     }
     assert_eq!(result(rig.ask(client, repair, &bytes[..576]).0), Ok(Reply::Repair));
     assert_eq!(rig.read(client, chunk(1), RECORDS_START, bytes.len() as u32).unwrap(), bytes);
-    // Without it nobody knows what belongs there.
+    // Without it the headers before a place say what begins there (R8), and before the first there are none.
     let directory = find(&rig, b"OBCD").unwrap();
     rig.disk.flip(directory + 33);
     rig.disk.clear(place, 64);
-    assert_eq!(result(rig.ask(client, repair, &bytes[..576]).0), Err(Refusal::Conflict));
+    let second = Request::Repair { chunk: chunk(1), epoch: FIRST, offset: Units(RECORDS_START.0 + 9) };
+    let first = Err(Refusal::Beside { at: RECORDS_START });
+    rig.disk.clear(place + 576, 64);
+    assert_eq!(result(rig.ask(client, second, &bytes[576..576 + 1088]).0), first);
+    assert_eq!(result(rig.ask(client, repair, &bytes[..576]).0), Ok(Reply::Repair));
+    assert_eq!(result(rig.ask(client, second, &bytes[576..576 + 1088]).0), Ok(Reply::Repair));
+    assert_eq!(rig.read(client, chunk(1), RECORDS_START, bytes.len() as u32).unwrap(), bytes);
     let (end, _) = rig.stat(client, chunk(1), FIRST);
     assert_eq!(end.state, EndState::Known);
 }
