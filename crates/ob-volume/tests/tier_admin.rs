@@ -354,6 +354,33 @@ fn a_cut_waits_for_what_is_older() {
     assert_eq!(rig.answered.last().unwrap().read, rig.model[&made.id][1024..]);
 }
 
+/// A volume is cut once more while the first cut still waits: what came between the two is forgotten for good as well.
+#[test]
+fn a_second_cut_takes_the_place_of_one_that_waits() {
+    let mut rig = rig(12);
+    let made = rig.create("data", 9, 2048).unwrap();
+    assert_eq!(rig.do_io(IoOpcode::Write, made.id, 1600, 4), Status::SUCCESS);
+    let older = rig.send(IoOpcode::Write, made.id, 1490, 20);
+    rig.held = Some(older);
+    rig.settle();
+    rig.resize("data", 1500, true).unwrap();
+    rig.rest(Duration::from_millis(1200));
+    let between = rig.send(IoOpcode::Write, made.id, 1480, 15);
+    rig.settle();
+    rig.resize("data", 1100, true).unwrap();
+    rig.rest(Duration::from_millis(1200));
+    assert!(rig.status_of(older).is_none() && rig.status_of(between).is_none());
+    rig.held = None;
+    rig.finish();
+    rig.rest(Duration::from_secs(5));
+    assert_eq!(rig.record(made.id).unwrap().cut_from, None);
+    rig.die();
+    rig.model.get_mut(&made.id).unwrap().truncate(1100);
+    rig.resize("data", 2048, false).unwrap();
+    assert_eq!(rig.do_io(IoOpcode::Read, made.id, 1024, 1024), Status::SUCCESS);
+    assert_eq!(rig.answered.last().unwrap().read, rig.model[&made.id][1024..]);
+}
+
 /// A tier that has not heard yet that a volume is gone takes no segment of it (S1).
 #[test]
 fn who_has_not_heard_takes_nothing_of_a_volume_that_is_gone() {

@@ -253,9 +253,11 @@ impl Rig {
 
     fn put(&mut self, chunk: ChunkName, record: &Undecided) {
         let blocks = self.model.get_mut(&chunk.volume).unwrap();
-        let blocks = &mut blocks[record.start..record.start + record.values.len()];
+        // What lies beyond the end of a disk that was cut since nobody sees.
+        let end = blocks.len().min(record.start + record.values.len());
+        let blocks = &mut blocks[record.start.min(end)..end];
         self.superseded.extend(blocks.iter().copied());
-        blocks.copy_from_slice(&record.values);
+        blocks.copy_from_slice(&record.values[..blocks.len()]);
     }
 
     /// The tier has told something. Of a chunk that is sealed, what lies before its end counts, and nothing else of it (I9).

@@ -337,19 +337,19 @@ impl Host {
 
     fn perform(&mut self, now: Instant) -> Result<bool, Over> {
         let mut moved = false;
-        let mut epochs = None;
+        let mut known = None;
         while let Some(action) = self.tier.next_action() {
             let action = match action {
                 TierAction::Press { port, press } => TierAction::Post { port, plan: self.press(&press)? },
                 other => other,
             };
-            let segments = epochs.get_or_insert_with(|| self.tier.status().segments);
-            let of = |name| segments.iter().find(|segment| segment.name == name)?.epoch;
+            let status = known.get_or_insert_with(|| self.tier.status());
+            let of = |name| status.segments.iter().find(|segment| segment.name == name)?.epoch;
             self.watch.look(now, &action, of)?;
             self.waiting.push_back(action);
         }
-        if let Some(segments) = epochs {
-            self.watch.note(&segments);
+        if let Some(status) = known {
+            self.watch.note(&status);
         }
         while let Some(action) = self.waiting.pop_front() {
             let point = self.seen.points.borrow_mut().of(&action, &self.keys);

@@ -13,7 +13,7 @@ use ob_format::volume::metadata::ChunkState;
 use ob_split::wire::{HeaderEntry, Slot};
 use ob_volume::metadata::{Keys, MetadataAnswer, MetadataCompletion, MetadataOp, MetadataValue, Name};
 use ob_volume::plans::{Run, VolumePlan};
-use ob_volume::tier::{SegmentStatus, TierAction, TierConfig};
+use ob_volume::tier::{TierAction, TierConfig, TierStatus};
 
 use super::boot::DriftClock;
 use super::host::Over;
@@ -86,10 +86,10 @@ impl Watch {
         self.owners.borrow_mut().holders.remove(&self.store.caller);
     }
 
-    /// What the tier has, when it has decided what to do.
-    pub(super) fn note(&self, segments: &[SegmentStatus]) {
+    /// What the tier has, when it has decided what to do. What a lost session had it has not, until it is open by another and has kept it.
+    pub(super) fn note(&self, status: &TierStatus) {
         if let Some(holder) = self.owners.borrow_mut().holders.get_mut(&self.store.caller) {
-            let answered = segments.iter().filter(|segment| segment.is_answered);
+            let answered = status.segments.iter().filter(|segment| status.is_open && segment.is_answered);
             holder.answers = answered.filter_map(|segment| Some((segment.name, segment.epoch?))).collect();
         }
     }

@@ -40,10 +40,12 @@ pub(super) struct Cuts {
     ending: BTreeSet<VolumeId>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Cut {
     /// Of the volume's record.
     generation: u32,
+    /// What lies beyond the end that it says.
+    blocks: Range<u32>,
     /// The last sequence that anything had when the index lost what is beyond; nothing before that.
     cleared: Option<Sequence>,
 }
@@ -53,6 +55,12 @@ impl Cuts {
     pub(super) fn is_under_way(&self, name: SegmentName) -> bool {
         self.of.contains_key(&name)
     }
+}
+
+/// Whether what was begun in a segment counts: it is owned, or is being kept by a new session. (If it is not kept, it is dropped with all that
+/// was begun.)
+fn keeps_cuts(segment: &SegmentCore) -> bool {
+    matches!(segment.standing, Standing::Owned | Standing::Committing)
 }
 
 /// Blocks of a segment that are beyond the end of its volume.
@@ -98,10 +106,8 @@ impl TierCore {
     /// What was begun in segments that are not this tier's any more is nothing.
     fn forget_cuts(&mut self) {
         let segments = &self.segments;
-        let is_owned = |name: &SegmentName| {
-            segments.get(name).is_some_and(|segment| segment.standing == Standing::Owned)
-        };
-        self.cuts.of.retain(|name, _| is_owned(name));
+        let is_kept = |name: &SegmentName| segments.get(name).is_some_and(keeps_cuts);
+        self.cuts.of.retain(|name, _| is_kept(name));
         let cuts = &self.cuts.of;
         let over = self.cuts.cutters.iter().filter(|(_, name)| !cuts.contains_key(name));
         let over: Vec<(u32, SegmentName)> = over.map(|(handle, name)| (*handle, *name)).collect();
@@ -114,8 +120,8 @@ impl TierCore {
     /// Nothing is known of a segment any more.
     pub(super) fn drop_cut(&mut self, name: SegmentName) {
         self.cuts.of.remove(&name);
-        let cutter = self.cuts.cutters.iter().find(|(_, of)| **of == name).map(|(handle, _)| *handle);
-        if let Some(cutter) = cutter {
+        let cutters = self.cuts.cutters.iter().filter(|(_, of)| **of == name).map(|(handle, _)| *handle);
+        for cutter in cutters.collect::<Vec<_>>() {
             self.cuts.cutters.remove(&cutter);
             self.blocks_free(name.volume, Handle(cutter));
         }
@@ -136,10 +142,12 @@ impl TierCore {
         if beyond(&volume, name).is_empty() {
             return self.put_generation(name, volume.generation);
         }
-        let cut = Cut { generation: volume.generation, cleared: None };
+        // An earlier one has waited for less than what is beyond the end by now.
+        self.drop_cut(name);
+        let blocks = beyond(&volume, name);
+        let cut = Cut { generation: volume.generation, blocks: blocks.clone(), cleared: None };
         self.cuts.of.insert(name, cut);
         let before = volume.segment_blocks() * u64::from(name.segment.0);
-        let blocks = beyond(&volume, name);
         let blocks = before + u64::from(blocks.start)..before + u64::from(blocks.end);
         let cutter = self.free_keeper();
         self.cuts.cutters.insert(cutter.0, name);
@@ -157,12 +165,11 @@ impl TierCore {
     pub(super) fn cut_off(&mut self, now: Instant, cutter: Handle) {
         let Some(name) = self.cuts.cutters.remove(&cutter.0) else { return };
         self.blocks_free(name.volume, cutter);
-        let Some(volume) = self.volumes.get(&name.volume).map(|served| served.volume) else { return };
-        let Some(segment) = self.segments.get_mut(&name).filter(|of| of.standing == Standing::Owned) else {
+        let Some(segment) = self.segments.get_mut(&name).filter(|segment| keeps_cuts(segment)) else {
             return;
         };
         let Some(cut) = self.cuts.of.get_mut(&name) else { return };
-        segment.clear(beyond(&volume, name));
+        segment.clear(cut.blocks.clone());
         cut.cleared = segment.last_given();
         self.continue_checkpoint(now, name);
     }
