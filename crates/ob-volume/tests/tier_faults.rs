@@ -71,10 +71,11 @@ impl Rig {
                 replica.known = knows;
             }
         }
-        let number = server as u16 + 1;
-        if self.channels.contains_key(&number) {
+        let number = self.channels.iter().find(|(_, of)| **of == server).map(|(number, _)| *number);
+        if let Some(number) = number {
             self.channel_events.push(channel_is(number, ChannelState::Gone));
         }
+        let number = number.unwrap_or(server as u16 + 1);
         let channel = ChannelId(number);
         let is_its = |slot: &&u16| {
             let set = &self.slots[slot].set;

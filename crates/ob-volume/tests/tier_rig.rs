@@ -303,7 +303,9 @@ impl Rig {
     }
 
     fn channel(&mut self, channel: Channel) {
-        let (number, server) = (channel.channel.0, usize::from(channel.channel.0) - 1);
+        let number = channel.channel.0;
+        // Of one that is closed it does not matter which it was.
+        let server = channel.address.map_or(0, |address| usize::from(address.port() - 4440));
         let is_gone = |is: &ChannelIs| is.channel == channel.channel && is.state == ChannelState::Gone;
         if channel.what == ChannelWhat::Close && self.channel_events.iter().any(is_gone) {
             // It is told once.
@@ -311,7 +313,7 @@ impl Rig {
         }
         let state = if channel.what == ChannelWhat::Close {
             ChannelState::Gone
-        } else if self.servers[server].is_down {
+        } else if self.servers.get(server).is_none_or(|server| server.is_down) {
             ChannelState::Refused
         } else {
             assert!(self.channels.insert(number, server).is_none(), "it is connected");

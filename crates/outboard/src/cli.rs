@@ -28,6 +28,7 @@ use crate::supervise::{self, UpError};
 use crate::terminal::{GOOD, say, styled};
 use crate::volumes;
 use crate::volumes::admin::command::VolumeCommand;
+use crate::volumes::admin::pool::PoolCommand;
 use crate::worker::{self, HalfToRun};
 
 /// Ended as asked.
@@ -148,6 +149,20 @@ A volume is a disk for any NVMe/TCP initiator, compressed and kept on several ch
 `outboard up --volumes` serves them; what a command has done is durable when it ends."
     )]
     Volume(VolumeCommand),
+    /// List, take in, empty and take out the chunk servers below the volumes of a running card
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  outboard pool ls
+  outboard pool add 10.0.0.7:4440 --domain rack-7
+  outboard pool drain 00000000000000ab    what it has is copied to others
+  outboard pool rm 00000000000000ab       an empty server, or one that is gone for good
+
+What was said of a server is kept with the pool's metadata, whatever `servers` in the
+configuration says, and all tiers of the pool hear of it within a second."
+    )]
+    Pool(PoolCommand),
     /// Use an NVMe/TCP target, ours or another: find it, look at it, read and write its namespaces
     #[command(
         subcommand,
@@ -499,6 +514,7 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Files(command) => Ok(files::run(&command)?),
         Command::Namespace(command) => nvme::run(&command),
         Command::Volume(command) => volumes::admin::command::run(&command),
+        Command::Pool(command) => volumes::admin::pool::run(&command),
         Command::Nvme(command) => Ok(initiator::run(&command)?),
         Command::Bpf(command) => Ok(bpf::run(&command)?),
         Command::Offload(command) => programs::run(&command),

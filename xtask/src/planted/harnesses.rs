@@ -538,6 +538,12 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["answers-after-release"],
     },
+    Harness {
+        package: "ob-volume",
+        test: "tier_pool",
+        build: Build::Plain,
+        plants: &["only-holder-removed", "removed-side-by-side", "drained-first"],
+    },
     Harness { package: "ob-volume", test: "tier_store", build: Build::Plain, plants: &["store-believed"] },
     Harness {
         package: "ob-volume",

@@ -22,6 +22,8 @@ use super::leaving::Leaving;
 use super::mend::Mending;
 use super::overlaps::Overlaps;
 use super::plant::{Bug, is_planted};
+use super::pool::Pooled;
+use super::pool_admin::PoolJobs;
 use super::rebuilding::Rebuilding;
 use super::removing::Removals;
 use super::repair::Repair;
@@ -90,6 +92,10 @@ pub struct TierCore {
     pub(super) jobs: Jobs,
     /// And before it was known which volumes there are.
     pub(super) early_jobs: VecDeque<(Ticket, AdminRequest)>,
+    /// What they have asked of the pool's servers.
+    pub(super) pool_jobs: PoolJobs,
+    /// The servers of the pool, as the store has them.
+    pub(super) pooled: Pooled,
     /// By NSID.
     pub(super) namespaces: BTreeMap<u32, VolumeId>,
     pub(super) segments: BTreeMap<SegmentName, SegmentCore>,
@@ -191,6 +197,8 @@ impl TierCore {
             cuts: Cuts::default(),
             jobs: Jobs::new(),
             early_jobs: VecDeque::new(),
+            pool_jobs: PoolJobs::new(),
+            pooled: Pooled::default(),
             namespaces: BTreeMap::new(),
             segments: BTreeMap::new(),
             slots: Slots::new(config.slots_max),
@@ -361,7 +369,7 @@ impl TierCore {
         let others = openings.into_iter().chain(seals).chain(repair).chain(segments).chain(takings);
         let others = others.chain(space).chain(compaction).chain(self.handing_next_due());
         let mends = self.port.is_some().then(|| self.mends_next_due()).flatten();
-        let others = others.chain(mends).chain(self.leaving_next_due());
+        let others = others.chain(mends).chain(self.leaving_next_due()).chain(self.pool_jobs_next_due());
         self.store.next_due().into_iter().chain(held).chain(later).chain(port).chain(others).min()
     }
 
@@ -376,8 +384,8 @@ impl TierCore {
         }
         self.tier = Some(welcome.tier);
         self.port = Some(OpenPort { welcome, plans: 0 });
-        // Before that nobody knows whose they are.
-        if self.pool.is_some() {
+        // Before that nobody knows whose they are, and which there are.
+        if self.pooled.is_listed {
             self.connect_servers(now);
         }
         self.begin_session();
@@ -389,6 +397,7 @@ impl TierCore {
         self.port = None;
         self.end_gate(now);
         self.forget_channels();
+        self.forget_pool_jobs();
         self.slots.clear();
         self.commands.clear();
         self.takes = TakeSlots::new(self.config.placement);
@@ -421,6 +430,7 @@ impl TierCore {
         self.store_due(now);
         if self.port.is_some() {
             self.servers_due(now);
+            self.pool_jobs_due(now);
             self.segments_due(now);
             self.takings_due(now);
             self.seals_due(now);

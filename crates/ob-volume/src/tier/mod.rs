@@ -37,6 +37,8 @@ mod mend;
 mod opening;
 mod overlaps;
 mod plant;
+mod pool;
+mod pool_admin;
 mod rebuilding;
 mod removing;
 mod repair;
@@ -70,6 +72,8 @@ pub use admin::{
 pub use core::TierCore;
 pub use given::{Placement, Press};
 pub use leaving::LEAVES_WITHIN;
+pub use pool::SERVERS_MAX;
+pub use pool_admin::{ServerFacts, ServerIs};
 pub use space::Fullness;
 pub use status::{RebuildStatus, SegmentStatus, ServerStatus, ServerTrouble, TierNews, TierStatus, Trouble};
 pub use taking::TakingStatus;

@@ -109,6 +109,12 @@ ob_plant::plants! {
         DroppedWithoutAnother = "dropped-without-another",
         /// A record that has rotted stays as it is.
         MendForgotten = "mend-forgotten",
+        /// A server is taken out of the pool though nobody else who is there has what it has.
+        OnlyHolderRemoved = "only-holder-removed",
+        /// Two are taken out side by side, each because the other one is there.
+        RemovedSideBySide = "removed-side-by-side",
+        /// The replica of a server that is emptied is dropped before there is another.
+        DrainedFirst = "drained-first",
         /// The first piece of a write makes it done, whatever becomes of the others (C1).
         PieceForgotten = "piece-forgotten",
     }

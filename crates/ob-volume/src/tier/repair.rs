@@ -201,8 +201,10 @@ impl TierCore {
     }
 
     fn is_any_wanting(&self) -> bool {
-        self.sealed_chunks()
-            .any(|((name, _), chunk)| self.is_degraded(name, chunk) || !chunk.strays.is_empty())
+        self.sealed_chunks().any(|((name, _), chunk)| {
+            let is_leaving = chunk.members.iter().any(|member| self.is_draining(*member));
+            is_leaving || self.is_degraded(name, chunk) || !chunk.strays.is_empty()
+        })
     }
 
     /// Whether fewer members of a sealed chunk are there than should be.
@@ -213,7 +215,7 @@ impl TierCore {
     /// Whether a server has been away for so long that what it has is made anew.
     pub(super) fn is_lost(&self, now: Instant, server: usize) -> bool {
         let away = self.servers.get(server).and_then(|server| server.away_since);
-        away.is_some_and(|since| now.since(since) >= self.config.lost_after)
+        self.is_out(server) || away.is_some_and(|since| now.since(since) >= self.config.lost_after)
     }
 
     /// Members that are not lost.
@@ -225,10 +227,12 @@ impl TierCore {
     fn most_wanting(&self, now: Instant) -> Option<Wanting> {
         let found = self.sealed_chunks().filter_map(|(place, chunk)| {
             let kept = self.kept_members(now, chunk).len();
-            if kept >= self.replicas(place.0) || self.repairs_left.contains_key(&place) {
+            let staying = self.staying_members(now, chunk).len();
+            if staying >= self.replicas(place.0) || self.repairs_left.contains_key(&place) {
                 return None;
             }
-            let (target, is_stray) = self.target_for(now, chunk, self.replicas(place.0))?;
+            let is_short = kept < self.replicas(place.0);
+            let (target, is_stray) = self.target_for(now, place.0, chunk, is_short)?;
             // What nobody names may be all that is left (R4); and what somebody has already is not copied elsewhere.
             if !(is_stray || self.has_ready_member(chunk) && self.have_told(place.0)) {
                 return None;
@@ -248,11 +252,19 @@ impl TierCore {
     }
 
     /// Who is to have a replica: one that has something of it already; or another, when those will not come back.
-    fn target_for(&self, now: Instant, chunk: &TierChunk, replicas: usize) -> Option<(usize, bool)> {
+    /// If it is not short of replicas, one of those that it has is to leave its server, and goes to none of the kind.
+    fn target_for(
+        &self,
+        now: Instant,
+        name: SegmentName,
+        chunk: &TierChunk,
+        is_short: bool,
+    ) -> Option<(usize, bool)> {
         let can = |server: &usize| {
             self.servers.get(*server).is_some_and(|server| server.is_ready() && !server.has_failed(now))
         };
-        let is_whole = |stray: &&usize| !chunk.rotten.contains(*stray);
+        let is_kept = |stray: &&usize| is_short || self.may_keep(**stray);
+        let is_whole = |stray: &&usize| !chunk.rotten.contains(*stray) && is_kept(stray);
         if let Some(stray) = chunk.strays.iter().filter(is_whole).copied().find(can) {
             return Some((stray, true));
         }
@@ -268,9 +280,10 @@ impl TierCore {
             return Some((place, false));
         }
         // One that is broken is made anew where it is, when there is nowhere else, and all others are there (R7).
-        let are_there =
-            chunk.members.len() + 1 >= replicas && chunk.members.iter().all(|of| self.is_ready(*of));
-        let broken = chunk.strays.iter().filter(|stray| !is_whole(stray)).copied().find(can);
+        let are_there = chunk.members.len() + 1 >= self.replicas(name)
+            && chunk.members.iter().all(|of| self.is_ready(*of));
+        let is_broken = |stray: &&usize| chunk.rotten.contains(*stray) && is_kept(stray);
+        let broken = chunk.strays.iter().filter(is_broken).copied().find(can);
         broken.filter(|_| are_there).map(|stray| (stray, true))
     }
 
@@ -279,11 +292,12 @@ impl TierCore {
         let can = |place: &usize| {
             self.servers.get(*place).is_some_and(|server| {
                 let has_room = server.free >= u64::from(chunk.length.0) * u64::from(Units::LEN);
-                server.is_ready() && !server.has_failed(now) && !server.is_full(now) && has_room
+                let can_take = server.is_ready() && !server.has_failed(now) && !server.is_full(now);
+                can_take && has_room && self.may_keep(*place)
             })
         };
         let has_none = |place: &usize| !chunk.members.contains(place) && !chunk.strays.contains(place);
-        let domain = |place: usize| self.servers.get(place).and_then(|server| server.domain);
+        let domain = |place: usize| self.domain_of(place);
         let is_apart = |place: &usize| chunk.members.iter().all(|member| domain(*member) != domain(*place));
         let free = |place: &usize| self.servers.get(*place).map_or(0, |server| server.free);
         let others = (0..self.servers.len()).filter(|place| has_none(place) && can(place));
@@ -764,7 +778,7 @@ impl TierCore {
             return;
         }
         let Some(chunk) = segment.chunks.get(place) else { return self.give_repair_up(now, false) };
-        let kept = self.kept_members(now, chunk);
+        let kept = self.members_beside(now, name, chunk);
         let members: Vec<usize> = kept.iter().copied().chain([target]).collect();
         let Some(record) = self.sealed_record(chunk, &members) else {
             return self.give_repair_up(now, false);

@@ -329,6 +329,7 @@ impl TierCore {
     fn stop_members(&mut self, now: Instant, name: SegmentName, place: usize) {
         self.last_attempt += 1;
         let attempt = self.last_attempt;
+        let out: Vec<usize> = (0..self.servers.len()).filter(|server| self.is_out(*server)).collect();
         let Some(segment) = self.segments.get_mut(&name) else { return };
         let (Some(epoch), Some(chunk)) = (segment.epoch(), segment.chunks.get_mut(place)) else { return };
         let of = ChunkName::new(name, chunk.number);
@@ -341,7 +342,10 @@ impl TierCore {
         seal.attempt = attempt;
         seal.attempts = seal.attempts.saturating_add(1);
         seal.members = there.iter().map(member(MemberIs::Asked)).collect();
+        // What one that is out had is gone: it has answered (C4).
+        let (lost, away): (Vec<usize>, Vec<usize>) = away.iter().partition(|server| out.contains(server));
         seal.members.extend(away.iter().map(member(MemberIs::Out)));
+        seal.members.extend(lost.iter().map(member(MemberIs::Lost)));
         if there.is_empty() {
             seal.phase = Phase::Waiting { again: now + AGAIN };
             return;

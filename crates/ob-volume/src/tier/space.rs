@@ -230,6 +230,7 @@ impl TierCore {
             self.seal_idle(now, name);
             self.continue_space(now, name);
         }
+        self.close_on_draining(now);
         self.continue_compaction(now);
     }
 

@@ -1,15 +1,17 @@
 //! What the tier says to the metadata store: who it is, that it lives, and commits that are sent until they are answered (M1).
 //!
 //! ```text
-//!   Closed ─ port opens ─▶ Granting ─▶ Pool ─▶ Tier ─▶ Volumes ─▶ Segments ─▶ Open ─┐
-//!                              ▲                ▲ port opens anew                   │
-//!                              └── the session is over ◀────────────────────────────┘
+//!   Closed ─ port opens ─▶ Granting ─▶ Pool ─▶ Tier ─▶ Servers ─▶ Volumes ─▶ Segments ─▶ Open ─┐
+//!                              ▲                ▲ port opens anew                              │
+//!                              └── the session is over ◀───────────────────────────────────────┘
 //! ```
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ob_core::{GateId, Incarnation, Instant, Revision, SegmentName, SessionId, TierId, Token, VolumeId};
+use ob_core::{
+    GateId, Incarnation, Instant, Revision, SegmentName, ServerId, SessionId, TierId, Token, VolumeId,
+};
 use ob_format::volume::LayoutError;
 use ob_format::volume::metadata::{Head, Pool, Segment, Tier};
 use ob_split::wire::Gate;
@@ -39,6 +41,7 @@ pub(super) enum Phase {
     Granting,
     Pool,
     Tier,
+    Servers,
     Volumes,
     Segments,
     Open,
@@ -87,6 +90,10 @@ pub(super) enum Then {
     CutEnded(VolumeId),
     /// What an administrator has asked.
     Administered(Ticket),
+    /// What one has asked of the pool's servers.
+    Pooled(Ticket),
+    /// A server that was found where it was configured is of the pool.
+    Joined(ServerId),
     /// What it was for is forgotten.
     Nobody,
 }
@@ -115,6 +122,8 @@ impl Then {
             | Self::Wished(_)
             | Self::CutEnded(_)
             | Self::Administered(_)
+            | Self::Pooled(_)
+            | Self::Joined(_)
             | Self::LeftReleased
             | Self::Nobody => None,
         }
@@ -132,6 +141,8 @@ pub(super) enum Purpose {
         gate: Option<u64>,
     },
     Pool,
+    /// The servers of the pool.
+    Servers(Listing),
     Volumes(Listing),
     /// What a volume is now.
     Volume(VolumeId),
@@ -142,6 +153,8 @@ pub(super) enum Purpose {
     GonePool(VolumeId),
     /// What an administrator's request needs.
     Admin(Ticket),
+    /// What one about the pool's servers does.
+    PoolAdmin(Ticket),
     Segments(VolumeId, Listing),
     Segment(SegmentName),
     /// Who wants a segment that nobody has.
@@ -190,7 +203,7 @@ pub(super) enum Purpose {
 pub(super) enum Listing {
     /// The tier begins.
     Begins,
-    /// To find those that nobody has; or volumes that are another than they were.
+    /// To find those that nobody has; or volumes, or servers, that are another than they were.
     Looks,
     /// To find those that are left of a volume which is being removed.
     Removes,
@@ -414,9 +427,7 @@ impl TierCore {
                     && pool.drift_ppm == self.config.drift_ppm =>
             {
                 // Whoever has made it: another tier may have begun at the same time.
-                if self.pool.replace(pool.pool).is_none() {
-                    self.connect_servers(self.now);
-                }
+                self.pool = Some(pool.pool);
                 self.put_tier();
             }
             Ok(_) => self.fail(Trouble::OtherPool),
@@ -462,7 +473,7 @@ impl TierCore {
         };
         self.store.tier_revision = Some(revision);
         self.renew(now);
-        self.list_volumes();
+        self.list_servers();
     }
 
     /// Somebody has put `tiers/T` before. If that was a life of this tier behind the same lock, it is over, and its session can end now.
@@ -489,6 +500,7 @@ impl TierCore {
         self.take_early();
         self.adopt_segments();
         self.take_early_jobs();
+        self.join_servers();
         self.continue_removals(self.now);
         self.sweep_for_strays(self.now);
         self.wake_leased();
@@ -569,6 +581,7 @@ impl TierCore {
             self.continue_removals(now);
             self.continue_cuts(now);
             self.watch_volumes();
+            self.watch_servers();
         }
         for (token, pending) in &mut self.store.pending {
             if pending.again.is_some_and(|again| again <= now) {
@@ -711,6 +724,10 @@ impl TierCore {
                 self.volume_read(now, volume, value.as_ref());
             }
             (Purpose::Admin(ticket), answer) => self.job_read(ticket, answer),
+            (Purpose::PoolAdmin(ticket), answer) => self.pool_job_read(now, ticket, answer),
+            (Purpose::Servers(listing), MetadataAnswer::Values { entries, has_more }) => {
+                self.servers_listed(now, listing, &entries, has_more);
+            }
             (Purpose::NameOf(volume), MetadataAnswer::Value(value)) => self.name_read(volume, value.as_ref()),
             (Purpose::Gone(volume), MetadataAnswer::Value(value)) => {
                 self.unknown_read(volume, value.as_ref());
@@ -774,6 +791,8 @@ impl TierCore {
             Then::Released(name) => self.released(now, name),
             Then::CutEnded(volume) => self.cut_ended(volume, revision),
             Then::Administered(ticket) => self.job_committed(ticket, revision),
+            Then::Pooled(ticket) => self.pool_job_committed(now, ticket, revision),
+            Then::Joined(server) => self.server_joined(now, server, revision),
             Then::LeftReleased | Then::Nobody => {}
             Then::Opened(segment) => self.chunk_committed(now, segment, revision),
             Then::Sealed(segment, place) => self.seal_committed(now, segment, place, revision),

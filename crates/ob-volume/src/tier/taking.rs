@@ -442,7 +442,7 @@ impl TierCore {
                 let members: BTreeSet<usize> =
                     segment.chunks.iter().flat_map(|chunk| chunk.members.iter().copied()).collect();
                 let is_ready = |place: &usize| self.servers.get(*place).is_some_and(ServerCore::is_ready);
-                if *until <= now || members.iter().all(is_ready) {
+                if *until <= now || members.iter().all(|place| is_ready(place) || self.is_out(*place)) {
                     let there: BTreeSet<usize> = members.into_iter().filter(is_ready).collect();
                     self.fence(now, name, &there);
                 }

@@ -162,7 +162,7 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn ask(options: &AnswerOptions, request: VolumesRequest) -> Result<VolumesReply, CommandError> {
+pub(super) fn ask(options: &AnswerOptions, request: VolumesRequest) -> Result<VolumesReply, CommandError> {
     let card = options.config.load()?.card();
     Ok(control::ask(&card.control_socket(), &ControlRequest::Volumes(request), &[])?)
 }
@@ -198,6 +198,7 @@ fn show(command: &VolumeCommand, reply: &VolumesReply) -> String {
             format!("{} is removed; its space comes back as its chunks are deleted", volume.name)
         }
         (_, VolumesReply::Volume { volume, segments }) => show_one(volume, segments),
+        (_, VolumesReply::Servers(servers)) => super::pool::show_all(servers),
     }
 }
 
