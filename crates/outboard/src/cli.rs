@@ -13,7 +13,7 @@ use crate::bench::remote::{RemoteCardOptions, RemoteHostOptions, run_remote_card
 use crate::bench::ring::{DoorbellOptions, ProducerOptions, run_doorbell, run_producers};
 use crate::bench::{self, BENCHES, BenchError, BenchFailure, BenchOptions};
 use crate::bpf::{self, BpfCommand, BpfError};
-use crate::chunkserver::{self, ChunkServerOptions};
+use crate::chunkserver::{self, ChunkServerOptions, ChunkServerStatusError};
 use crate::config::{Config, ConfigError};
 use crate::control::ControlError;
 use crate::files::{self, FilesCommand, FilesError};
@@ -90,9 +90,11 @@ Examples:
     #[command(after_help = "\
 Examples:
   outboard chunkserver --data /srv/chunks
-  outboard chunkserver --data /srv/chunks --listen 127.0.0.1:4441 --json
+  outboard chunkserver --data /srv/chunks --listen 10.0.0.4:4440 --domain rack-7
+  outboard chunkserver status --data /srv/chunks
 
-`outboard up --volumes` starts three of them. Each has a directory of its own, with its device in it.")]
+`outboard up --volumes` starts three of them. Each has a directory of its own, with its device in it.
+Only this machine may connect, unless `allow` in [chunkserver] names other networks.")]
     Chunkserver(ChunkServerOptions),
     /// Check a configuration, or show the one in effect
     #[command(subcommand)]
@@ -379,6 +381,9 @@ pub enum CommandError {
     /// The status.
     #[error(transparent)]
     Status(#[from] StatusError),
+    /// The status of a chunk server.
+    #[error(transparent)]
+    ChunkServerStatus(#[from] ChunkServerStatusError),
     /// A command about files.
     #[error(transparent)]
     Files(FilesError),
@@ -478,6 +483,7 @@ impl CommandError {
             | Self::Offload(_)
             | Self::Bpf(_)
             | Self::Status(_)
+            | Self::ChunkServerStatus(_)
             | Self::BenchHalf(_)
             | Self::Failing
             | Self::Output(_) => false,

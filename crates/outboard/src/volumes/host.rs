@@ -266,7 +266,7 @@ impl Serving<'_> {
             generation: 1,
             name: Text::new(DISK).ok_or(ServeError::Text("a disk whose name is no text"))?,
         };
-        let keys = Keys::new("default").map_err(|_| ServeError::Text("a pool whose name is none"))?;
+        let keys = Keys::new(&volumes.pool).map_err(|_| ServeError::Text("a pool whose name is none"))?;
         let addresses = volumes.ports.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
         Ok(TierConfig {
             // Half of the time a command may be held here, and half by the card.
