@@ -7,7 +7,9 @@ use std::time::Duration;
 use ob_core::{BlockLen, ChunkName, PoolId, ServerId, Token, VolumeId};
 use ob_format::volume::RECORDS_START;
 use ob_format::volume::metadata::{Chunk, ChunkState, Server as Record, ServerState, Text};
-use ob_volume::metadata::{Change, Keys, MetadataAnswer, MetadataOp, MetadataStore, MetadataValue, Name};
+use ob_volume::metadata::{
+    Change, Expect, Keys, MetadataAnswer, MetadataOp, MetadataStore, MetadataValue, Name, Transaction,
+};
 use ob_volume::tier::{
     AdminAnswer, AdminError, AdminRequest, ServerFacts, ServerIs, ServerTrouble, Ticket, TierConfig,
 };
@@ -82,7 +84,7 @@ impl Rig {
     }
 
     /// All chunks' records that name anything that could be lost.
-    fn chunk_records(&mut self) -> BTreeMap<ChunkName, Chunk> {
+    pub(crate) fn chunk_records(&mut self) -> BTreeMap<ChunkName, Chunk> {
         let keys = Keys::new("default").unwrap();
         let (prefix, most) = (keys.all_chunks(), 1024);
         self.store.submit(Token(u64::MAX), MetadataOp::List { prefix, after: None, most }).unwrap();
@@ -90,10 +92,10 @@ impl Rig {
         else {
             panic!("no list")
         };
-        let records = entries.iter().filter_map(|entry| {
+        let records = entries.iter().map(|entry| {
             let Some(Name::Chunk(name)) = keys.parse(&entry.key) else { panic!("{:?}", entry.key) };
             match MetadataValue::decode(&Name::Chunk(name), entry.value.bytes()) {
-                Ok(MetadataValue::Chunk(chunk)) => Some((name, chunk)),
+                Ok(MetadataValue::Chunk(chunk)) => (name, chunk),
                 other => panic!("{other:?}"),
             }
         });
@@ -420,6 +422,31 @@ fn of_two_that_are_taken_out_side_by_side_one_stays() {
     rig.read_disk();
 }
 
+/// What another tier has said of a server counts, though this one has not heard of it yet.
+#[test]
+fn who_was_taken_out_elsewhere_is_not_counted_on() {
+    let mut of = volume(1, BlockLen::Large, BLOCKS);
+    of.1.replicas = 2;
+    let mut rig = opened(config(vec![of], 2), 15);
+    rig.write_some();
+    rig.kill(1);
+    rig.rest(Duration::from_secs(3));
+    let key = Keys::new("default").unwrap().key(Name::Server(id(0)));
+    rig.store.submit(Token(u64::MAX), MetadataOp::Get { key: key.clone() }).unwrap();
+    let Ok(MetadataAnswer::Value(Some((_, revision)))) = rig.store.poll().unwrap().result else {
+        panic!("it has no record")
+    };
+    let out = Record { state: ServerState::Out, ..rig.server_record(0).unwrap() };
+    let value = MetadataValue::Server(out).encode().unwrap();
+    let change = vec![Change::Put { key: key.clone(), value, session: None }];
+    let transaction = Transaction { compare: vec![(key, Expect::At(revision))], change };
+    rig.store.submit(Token(u64::MAX), MetadataOp::Commit(transaction)).unwrap();
+    assert!(matches!(rig.store.poll().unwrap().result, Ok(MetadataAnswer::Committed(_))));
+    let told = rig.remove_server(1, false);
+    assert!(matches!(told, Err(AdminError::WouldLose { .. })), "{told:?}");
+    assert_eq!(rig.server_record(1).unwrap().state, ServerState::In);
+}
+
 #[test]
 fn what_cannot_be_taken_in_is_refused() {
     let mut rig = rig(3, 10);
@@ -430,8 +457,9 @@ fn what_cannot_be_taken_in_is_refused() {
     }
     assert_eq!(rig.add(3), Err(AdminError::NoServer(address(3))));
     rig.servers.push(Server { pool: Some(PoolId([9; 16])), ..Server::default() });
-    let trouble = ServerTrouble::WrongPool;
+    let (trouble, asked) = (ServerTrouble::WrongPool, rig.now);
     assert_eq!(rig.add(3), Err(AdminError::ServerRefused { address: address(3), trouble }));
+    assert!(rig.now.since(asked) < Duration::from_secs(1), "it has said why, and nobody waits for more");
     rig.rest(Duration::from_secs(2));
     assert!(!rig.channels.values().any(|server| *server == 3), "nobody goes on asking it");
     assert_eq!(rig.tier.status().servers.len(), 3);
@@ -465,6 +493,8 @@ fn a_server_moves_and_has_another_domain() {
     let domain = Text::new("rack-7");
     let added = rig.of_server(AdminRequest::AddServer { address: address(3), domain }).unwrap();
     assert_eq!((added.id, added.domain.as_str()), (Some(id(1)), "rack-7"));
+    let servers = rig.tier.status().servers;
+    assert!(servers.len() == 3 && servers.iter().all(|server| server.is_ready), "{servers:?}");
     for _ in 0..2 {
         heal(&mut rig);
         let facts = rig.facts(1);
@@ -473,6 +503,56 @@ fn a_server_moves_and_has_another_domain() {
         rig.die();
         rig.rest(Duration::from_secs(2));
     }
+}
+
+/// Whose disk is replaced is another server at the same address. What the store has of the first, a tier may see when it knows the second:
+/// nobody connects to one address twice, and whoever is taken out then is not looked for.
+#[test]
+fn a_record_of_who_was_there_before_changes_nothing() {
+    let mut rig = rig(4, 13);
+    rig.write_some();
+    // Another tier has seen it, and this one had not heard of that.
+    let address_of = Text::new(&address(1).to_string()).unwrap();
+    let domain = Text::default();
+    let record = Record { state: ServerState::In, capacity: 1 << 30, domain, address: address_of };
+    let key = Keys::new("default").unwrap().key(Name::Server(id(800)));
+    let value = MetadataValue::Server(record).encode().unwrap();
+    let change = vec![Change::Put { key: key.clone(), value, session: None }];
+    let transaction = Transaction { compare: vec![(key, Expect::Absent)], change };
+    rig.store.submit(Token(u64::MAX), MetadataOp::Commit(transaction)).unwrap();
+    assert!(matches!(rig.store.poll().unwrap().result, Ok(MetadataAnswer::Committed(_))));
+    for _ in 0..2 {
+        rig.rest(Duration::from_secs(5));
+        let servers = rig.tier.status().servers;
+        assert!(servers.len() == 4 && servers.iter().all(|server| server.is_ready), "{servers:?}");
+        let facts = rig.facts(800);
+        assert!(facts.is == ServerIs::In && !facts.is_ready, "{facts:?}");
+        rig.write_some();
+        rig.read_disk();
+        rig.die();
+    }
+    rig.rest(Duration::from_secs(5));
+    assert_eq!(rig.remove_server(800, false).map(|of| of.is), Ok(ServerIs::Out));
+    rig.rest(Duration::from_secs(5));
+    assert_eq!(rig.tier.status().servers.iter().filter(|server| server.is_ready).count(), 4);
+    rig.read_disk();
+}
+
+/// One that was never there in a tier's life is not looked for any more by that life either when it is taken out.
+#[test]
+fn nobody_looks_for_one_that_is_out() {
+    let mut rig = rig(4, 14);
+    rig.write_some();
+    rig.kill(0);
+    rig.die();
+    rig.rest(Duration::from_secs(3));
+    assert_eq!(rig.tier.status().servers.len(), 4);
+    assert_eq!(rig.remove_server(0, false).map(|of| of.is), Ok(ServerIs::Out));
+    assert_eq!(rig.tier.status().servers.len(), 3);
+    rig.rest(Duration::from_secs(20));
+    rig.check_members(3);
+    assert_eq!((rig.named_at(0), rig.tier.status().servers.len()), (0, 3));
+    rig.read_disk();
 }
 
 /// What one tier was asked all of them do, with the segments that each of them has.

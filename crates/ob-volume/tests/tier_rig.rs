@@ -316,6 +316,13 @@ impl Rig {
         } else if self.servers.get(server).is_none_or(|server| server.is_down) {
             ChannelState::Refused
         } else {
+            // A second connection would end the first (F6), which would be made anew, and end the second.
+            let is_closing = |of: &u16| {
+                let gone = |is: &ChannelIs| is.channel.0 == *of && is.state == ChannelState::Gone;
+                self.channel_events.iter().any(gone)
+            };
+            let mut others = self.channels.iter().filter(|(of, _)| !is_closing(of));
+            assert!(others.all(|(_, other)| *other != server), "{server} is connected to twice");
             assert!(self.channels.insert(number, server).is_none(), "it is connected");
             ChannelState::Up
         };

@@ -111,6 +111,10 @@ ob_plant::plants! {
         MendForgotten = "mend-forgotten",
         /// A server is taken out of the pool though nobody else who is there has what it has.
         OnlyHolderRemoved = "only-holder-removed",
+        /// Where another server is now than a record says, a second connection is made.
+        ConnectedTwice = "connected-twice",
+        /// What servers may have that are merely away is given up as lost.
+        RecoveredEarly = "recovered-early",
         /// Two are taken out side by side, each because the other one is there.
         RemovedSideBySide = "removed-side-by-side",
         /// The replica of a server that is emptied is dropped before there is another.

@@ -110,24 +110,29 @@ impl TierCore {
             return self.ask_servers(listing, Some(last.key.clone()));
         }
         if !is_beginning {
+            self.place_those_without_a_place(now);
             return self.join_servers();
         }
         if !std::mem::replace(&mut self.pooled.is_listed, true) {
-            self.forget_old_addresses();
+            self.forget_old_addresses(now, None);
             self.connect_servers(now);
         }
         self.list_volumes();
     }
 
-    /// Where a server is configured to be that is out, and no other is said to be, there is none.
-    fn forget_old_addresses(&mut self) {
+    /// Where a server was that is out, or is somewhere else now, and no other is said to be, there is none.
+    fn forget_old_addresses(&mut self, now: Instant, left: Option<SocketAddr>) {
         let at = |of: &PooledServer| address_of(&of.server);
         let living: BTreeSet<SocketAddr> = self.pooled.living().filter_map(|(_, of)| at(of)).collect();
-        let of_all: BTreeSet<SocketAddr> = self.pooled.all.values().filter_map(at).collect();
-        for server in self.servers.iter_mut().filter(|server| server.id.is_none()) {
-            if of_all.contains(&server.address) && !living.contains(&server.address) {
-                server.is_unplaced = true;
-            }
+        let of_all = self.pooled.all.values().filter_map(at).chain(left);
+        let old: BTreeSet<SocketAddr> = of_all.filter(|address| !living.contains(address)).collect();
+        let is_old = |server: &ServerCore| {
+            let is_anybody = server.id.is_some() || server.is_candidate;
+            !is_anybody && !server.is_unplaced && old.contains(&server.address)
+        };
+        let places = self.servers.iter().enumerate().filter(|(_, server)| is_old(server));
+        for place in places.map(|(place, _)| place).collect::<Vec<_>>() {
+            self.unplace(now, place);
         }
     }
 
@@ -145,6 +150,9 @@ impl TierCore {
             Membership::Out => self.server_out(now, id),
             Membership::In | Membership::Draining => self.place_server(now, id, &server),
         }
+        if self.pooled.is_listed {
+            self.forget_old_addresses(now, before.and_then(|before| address_of(&before.server)));
+        }
         // Who is to have replicas, and who is waited for, is another question now.
         self.repair_at = Some(now);
         self.repairs_left.clear();
@@ -154,21 +162,38 @@ impl TierCore {
         self.continue_all_openings(now);
     }
 
+    /// Where one was that is out, or that has moved, another may be, of which the store has said so before.
+    fn place_those_without_a_place(&mut self, now: Instant) {
+        let is_placed = |id| self.servers.iter().any(|server| !server.is_unplaced && server.id == Some(id));
+        let without = self.pooled.living().filter(|(id, _)| !is_placed(*id));
+        for (id, server) in without.map(|(id, of)| (id, of.server)).collect::<Vec<_>>() {
+            self.place_server(now, id, &server);
+        }
+    }
+
     /// A server is of the pool: it is looked for where its record says.
     fn place_server(&mut self, now: Instant, id: ServerId, server: &Server) {
         let Some(address) = address_of(server) else { return };
+        let is_it = |server: &ServerCore| {
+            server.id == Some(id) || server.id.is_none() || !is_planted(Bug::ConnectedTwice)
+        };
         let is_at = |server: &ServerCore| !server.is_unplaced && server.address == address;
-        if self.servers.iter().any(|server| is_at(server) && (server.id == Some(id) || server.id.is_none())) {
-            // It is there, or will have said so when it is greeted.
+        if self.servers.iter().any(|server| is_at(server) && is_it(server)) {
+            // Who is there says so when it is greeted: this one, or another, whose disk is new, say. To be connected to twice would be for
+            // neither: the later greeting ends the earlier connection (F6), and that one is made anew.
             return;
         }
-        let place = self.servers.iter().position(|server| server.id == Some(id));
-        let Some(place) = place.or_else(|| self.free_place()) else { return };
+        let known = self.servers.iter().position(|server| server.id == Some(id));
+        // A place that was made for its name alone may lie behind those that can be connected to: it is found out who is at the other.
+        let placed = known.filter(|place| *place < self.places_max());
+        let Some(place) = placed.or_else(|| self.free_place()) else { return };
         self.close_if_open(place);
         if let Some(of) = self.servers.get_mut(place) {
-            (of.address, of.id, of.is_unplaced) = (address, Some(id), false);
+            (of.address, of.is_unplaced, of.trouble) = (address, false, None);
+            if known.is_none() {
+                of.id = Some(id);
+            }
             of.away_since.get_or_insert(now);
-            of.trouble = None;
         }
         self.connect_to(now, place);
     }
@@ -184,10 +209,7 @@ impl TierCore {
 
     /// A place that nobody has; nothing, if there are as many as the card connects to.
     pub(super) fn free_place(&mut self) -> Option<usize> {
-        let is_free = |server: &ServerCore| {
-            server.is_unplaced && server.id.is_none() && server.state == ServerState::Unused
-        };
-        let place = self.servers.iter().position(is_free).unwrap_or(self.servers.len());
+        let place = self.servers.iter().position(ServerCore::is_nobody).unwrap_or(self.servers.len());
         if place >= self.places_max() {
             return None;
         }
@@ -312,7 +334,9 @@ impl TierCore {
         let length = Units::of_bytes(volume.chunk_len);
         let can = |place: &usize| {
             let has_failed = self.servers.get(*place).is_none_or(|server| server.has_failed(now));
-            !has_failed && self.may_keep(*place) && self.has_room(now, *place, length, false)
+            let has_room = |may_use_reserve| self.has_room(now, *place, length, may_use_reserve);
+            // One that was full is asked for a chunk again after a while: it is none to count on before.
+            !has_failed && self.may_keep(*place) && has_room(false) && has_room(true)
         };
         (0..self.servers.len()).filter(can).count() >= usize::from(volume.replicas)
     }

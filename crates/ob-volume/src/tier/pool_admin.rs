@@ -20,7 +20,7 @@ use ob_format::volume::metadata::{Chunk, ChunkState, Server, ServerState as Memb
 use super::admin::{AdminAnswer, AdminError, AdminRequest, Ticket};
 use super::core::TierCore;
 use super::plant::{Bug, is_planted};
-use super::pool::SERVERS_MAX;
+use super::pool::{SERVERS_MAX, address_of};
 use super::servers::ServerCore;
 use super::status::{ServerTrouble, Trouble};
 use super::store::{Purpose, Then};
@@ -83,6 +83,8 @@ pub(super) struct PoolJob {
     request: AdminRequest,
     attempts: u32,
     step: Step,
+    /// Where who is to be taken in is.
+    place: Option<usize>,
     /// What the store has of servers, as far as it is to stay so.
     servers: BTreeMap<ServerId, (Server, Revision)>,
     /// What chunks' records name, by server.
@@ -107,6 +109,13 @@ impl Named {
     }
 }
 
+impl PoolJob {
+    /// Whether it waits for whoever is at this place to say who that is.
+    fn is_greeting(&self, place: usize) -> bool {
+        self.place == Some(place) && matches!(self.step, Step::Greeting { .. })
+    }
+}
+
 /// By their tickets.
 pub(super) type PoolJobs = BTreeMap<Ticket, PoolJob>;
 
@@ -115,7 +124,6 @@ pub(super) type PoolJobs = BTreeMap<Ticket, PoolJob>;
 enum Step {
     /// Somebody is to say who is there.
     Greeting {
-        place: usize,
         until: Instant,
     },
     Server(ServerId),
@@ -139,7 +147,7 @@ impl TierCore {
     pub(super) fn begin_pool_job(&mut self, ticket: Ticket, request: AdminRequest) {
         let (servers, named) = (BTreeMap::new(), BTreeMap::new());
         let (step, only, wanted) = (Step::Servers, Named::default(), None);
-        let job = PoolJob { request, attempts: 0, step, servers, named, only, wanted };
+        let job = PoolJob { request, attempts: 0, step, place: None, servers, named, only, wanted };
         self.pool_jobs.insert(ticket, job);
         self.start_pool_job(ticket);
     }
@@ -164,14 +172,37 @@ impl TierCore {
     }
 
     fn forget_candidate(&mut self, place: usize) {
-        if self.servers.get(place).is_some_and(|server| server.is_candidate) {
+        let Some(server) = self.servers.get_mut(place).filter(|server| server.is_candidate) else { return };
+        let address = Some(server.address);
+        if self.pooled.living().any(|(_, of)| address_of(&of.server) == address) {
+            // Somebody else has had it taken in meanwhile.
+            server.is_candidate = false;
+        } else {
             self.unplace(self.now, place);
         }
     }
 
+    /// Whether an administrator asks who is at this place, whoever that may be.
+    pub(super) fn is_place_asked_for(&self, place: usize) -> bool {
+        self.pool_jobs.values().any(|job| job.place == Some(place))
+    }
+
+    /// Who is there cannot be used, and has said why.
+    pub(super) fn candidate_refused(&mut self, place: usize, trouble: ServerTrouble) {
+        let Some(address) = self.servers.get(place).map(|server| server.address) else { return };
+        for ticket in self.who_asks_for(place) {
+            self.end_pool_job(ticket, Err(AdminError::ServerRefused { address, trouble }));
+        }
+    }
+
+    fn who_asks_for(&self, place: usize) -> Vec<Ticket> {
+        let asking = self.pool_jobs.iter().filter(|(_, job)| job.is_greeting(place));
+        asking.map(|(ticket, _)| *ticket).collect()
+    }
+
     pub(super) fn pool_jobs_next_due(&self) -> Option<Instant> {
         let due = self.pool_jobs.values().filter_map(|job| match job.step {
-            Step::Greeting { until, .. } => Some(until),
+            Step::Greeting { until } => Some(until),
             _ => None,
         });
         due.min()
@@ -179,8 +210,8 @@ impl TierCore {
 
     /// Those that nobody answers are told so.
     pub(super) fn pool_jobs_due(&mut self, now: Instant) {
-        let late = self.pool_jobs.iter().filter_map(|(ticket, job)| match job.step {
-            Step::Greeting { place, until } if until <= now => Some((*ticket, place)),
+        let late = self.pool_jobs.iter().filter_map(|(ticket, job)| match (job.step, job.place) {
+            (Step::Greeting { until }, Some(place)) if until <= now => Some((*ticket, place)),
             _ => None,
         });
         for (ticket, place) in late.collect::<Vec<_>>() {
@@ -196,11 +227,8 @@ impl TierCore {
 
     fn end_pool_job(&mut self, ticket: Ticket, answer: Result<AdminAnswer, AdminError>) {
         let Some(job) = self.pool_jobs.remove(&ticket) else { return };
-        if let Step::Greeting { place, .. } = job.step {
-            let waits = |job: &PoolJob| matches!(job.step, Step::Greeting { place: of, .. } if of == place);
-            if !self.pool_jobs.values().any(waits) {
-                self.forget_candidate(place);
-            }
+        if let Some(place) = job.place.filter(|place| !self.is_place_asked_for(*place)) {
+            self.forget_candidate(place);
         }
         self.tell(ticket, answer);
     }
@@ -214,7 +242,7 @@ impl TierCore {
         let is_at = |server: &ServerCore| !server.is_unplaced && server.address == address;
         let known = self.servers.iter().position(is_at);
         let is_room = self.pooled.living().count() < SERVERS_MAX;
-        let Some(place) = known.or_else(|| self.free_place().filter(|_| is_room)) else {
+        let Some(place) = known.or_else(|| is_room.then(|| self.free_place()).flatten()) else {
             return self.end_pool_job(ticket, Err(AdminError::TooManyServers));
         };
         let Some(server) = self.servers.get_mut(place) else { return };
@@ -223,19 +251,17 @@ impl TierCore {
             self.connect_to(now, place);
         }
         if let Some(job) = self.pool_jobs.get_mut(&ticket) {
-            job.step = Step::Greeting { place, until: now + GREETED_WITHIN };
+            (job.step, job.place) = (Step::Greeting { until: now + GREETED_WITHIN }, Some(place));
         }
         if self.servers.get(place).is_some_and(ServerCore::is_ready) {
-            self.candidate_greeted(now, place);
+            self.candidate_greeted(place);
         }
     }
 
     /// A server has said who it is.
-    pub(super) fn candidate_greeted(&mut self, _: Instant, place: usize) {
+    pub(super) fn candidate_greeted(&mut self, place: usize) {
         let Some(id) = self.servers.get(place).and_then(|server| server.id) else { return };
-        let waits = |job: &PoolJob| matches!(job.step, Step::Greeting { place: of, .. } if of == place);
-        let waiting = self.pool_jobs.iter().filter(|(_, job)| waits(job)).map(|(ticket, _)| *ticket);
-        for ticket in waiting.collect::<Vec<_>>() {
+        for ticket in self.who_asks_for(place) {
             self.read_server(ticket, id);
         }
     }
@@ -432,6 +458,10 @@ impl TierCore {
         let members = chunk.members.servers();
         let there: Vec<ServerId> = members.iter().copied().filter(|id| self.is_server_there(*id)).collect();
         let Some(job) = self.pool_jobs.get_mut(&ticket) else { return };
+        // Only those count whose records the commit compares: what this tier has heard of others may be a second old.
+        let is_counted =
+            |id: &ServerId| job.servers.get(id).is_some_and(|(of, _)| of.state != Membership::Out);
+        let there: Vec<ServerId> = there.into_iter().filter(is_counted).collect();
         for member in members {
             job.named.entry(*member).or_default().add(chunk);
         }

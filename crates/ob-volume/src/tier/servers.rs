@@ -133,6 +133,11 @@ impl ServerCore {
         self.state == ServerState::Ready
     }
 
+    /// Whether anybody else may have its place: no record names it, and nothing is left of a connection to it.
+    pub(super) fn is_nobody(&self) -> bool {
+        self.is_unplaced && self.id.is_none() && self.state == ServerState::Unused
+    }
+
     fn is_due(&self, now: Instant) -> bool {
         self.next_due().is_some_and(|due| due <= now)
     }
@@ -581,14 +586,17 @@ impl TierCore {
             Outcome::Answered(_) => Err(ServerTrouble::Other),
             Outcome::Failed => return self.close_channel(place),
         };
-        let is_candidate = server.is_candidate;
+        let is_asked_for = self.is_place_asked_for(place);
         let good = good.and_then(|(id, welcome)| match self.pooled.state(id) {
-            Some(Membership::Out) if !is_candidate => Err(ServerTrouble::Removed),
+            Some(Membership::Out) if !is_asked_for => Err(ServerTrouble::Removed),
             _ => Ok((id, welcome)),
         });
         match good {
             Ok((id, welcome)) => self.welcomed(now, place, id, &welcome),
-            Err(trouble) => self.refuse_server(place, trouble),
+            Err(trouble) => {
+                self.refuse_server(place, trouble);
+                self.candidate_refused(place, trouble);
+            }
         }
     }
 
@@ -616,7 +624,7 @@ impl TierCore {
         server.used = welcome.capacity.saturating_sub(welcome.free);
         self.server_ready(now, place);
         self.join_servers();
-        self.candidate_greeted(now, place);
+        self.candidate_greeted(place);
     }
 
     /// Whoever waits for a server goes on.
