@@ -28,6 +28,7 @@ mod tier_log;
 mod tier_model;
 mod tier_pair;
 mod tier_pool;
+mod tier_recover;
 mod tier_rig;
 mod tier_rot;
 mod tier_servers;

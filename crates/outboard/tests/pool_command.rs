@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Output;
 
 use ob_nvme::initiator::block_on;
+use ob_wire_nvme::Status;
 use serde_json::Value;
 
 use crate::volumes::{BLOCK, Tier, assert_written, bytes, disk_at, kill, start_server, write};
@@ -110,6 +111,51 @@ fn a_server_is_taken_in_another_emptied_and_taken_out_and_one_that_is_gone_repla
     let state = |tier: &Tier, state: &str| servers(tier).iter().filter(|one| one["state"] == state).count();
     assert_eq!((state(&tier, "in"), state(&tier, "out")), (3, 2));
     drop(fourth);
+}
+
+/// All that had something of a volume are gone for good: what was there cannot be read, and the volume can be used.
+#[test]
+fn a_volume_that_has_lost_everything_is_used_again() {
+    let mut tier = Tier::start();
+    block_on(write(&disk_at(tier.volume), 0, bytes(64 * BLOCK, 1)));
+    let volume = |tier: &Tier, line: &str| {
+        let arguments: Vec<&str> = ["volume"].into_iter().chain(line.split(' ')).collect();
+        tier.place.output(&[&arguments[..], &["--config", "outboard.toml", "--data", "data"]].concat())
+    };
+    let said = |output: &Output| {
+        String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+    };
+    let nothing = volume(&tier, "recover disk0 --accept-loss");
+    assert!(nothing.status.success() && said(&nothing).contains("Nothing is lost"), "{nothing:?}");
+    wait_until("all of them", || servers(&tier).iter().filter(|one| one["id"].is_string()).count() == 3);
+    let ids: Vec<String> = servers(&tier).iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect();
+    tier.servers.iter_mut().for_each(kill);
+    wait_until("all to be away", || servers(&tier).iter().all(|one| one["health"] == "away"));
+    // Who is away may come back.
+    let early = volume(&tier, "recover disk0 --accept-loss");
+    assert!(early.status.success() && said(&early).contains("Nothing is lost"), "{early:?}");
+    for id in &ids {
+        done(&tier, &format!("rm {id} --accept-loss"));
+    }
+    let new: Vec<_> = (4..7).map(|number| start_server(&tier.place, number)).collect();
+    for (_, address) in &new {
+        done(&tier, &format!("add {address}"));
+    }
+    let asked = volume(&tier, "recover disk0");
+    assert!(asked.status.code() == Some(1) && said(&asked).contains("hint: say --accept-loss"), "{asked:?}");
+    let lost = volume(&tier, "recover disk0 --accept-loss --json");
+    assert!(lost.status.success(), "{lost:?}");
+    let told: Value = serde_json::from_slice(&lost.stdout).unwrap();
+    assert_eq!(told["recovered"]["blocks"], 64, "{told}");
+    for life in 0..2 {
+        let error = block_on(disk_at(tier.volume).read(0, 1)).unwrap_err();
+        let is_lost = |status: Status| status.is(Status::UNRECOVERED_READ_ERROR);
+        assert!(error.status().is_some_and(is_lost), "life {life}: {error}");
+        assert_written(&disk_at(tier.volume), 200, &vec![0; BLOCK]);
+        restart_host(&mut tier);
+    }
+    block_on(write(&disk_at(tier.volume), 0, bytes(64 * BLOCK, 2)));
+    assert_written(&disk_at(tier.volume), 0, &bytes(64 * BLOCK, 2));
 }
 
 #[test]

@@ -417,7 +417,7 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-volume",
         test: "chunk_bounds",
         build: Build::Plain,
-        plants: &["ledger-believed-early"],
+        plants: &["ledger-believed-early", "stranger-heard"],
     },
     Harness {
         package: "ob-volume",
@@ -542,8 +542,9 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-volume",
         test: "tier_pool",
         build: Build::Plain,
-        plants: &["only-holder-removed", "removed-side-by-side", "drained-first"],
+        plants: &["only-holder-removed", "removed-side-by-side", "drained-first", "connected-twice"],
     },
+    Harness { package: "ob-volume", test: "tier_recover", build: Build::Plain, plants: &["recovered-early"] },
     Harness { package: "ob-volume", test: "tier_store", build: Build::Plain, plants: &["store-believed"] },
     Harness {
         package: "ob-volume",

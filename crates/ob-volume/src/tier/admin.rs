@@ -19,8 +19,10 @@ use ob_wire_nvme::NamespaceId;
 
 use super::chunks::ChunkIs;
 use super::core::TierCore;
+use super::cutting::resized;
 use super::pool::SERVERS_MAX;
 use super::pool_admin::{ServerFacts, is_about_servers};
+use super::recover::LossFacts;
 use super::segments::Standing;
 use super::status::Trouble;
 use super::store::{Phase, Purpose, Then};
@@ -69,6 +71,13 @@ pub enum AdminRequest {
     RemoveVolume {
         /// What it is called.
         name: Text<64>,
+    },
+    /// Serve it without what nobody has any more.
+    RecoverVolume {
+        /// What it is called.
+        name: Text<64>,
+        /// Though that is lost.
+        accept_loss: bool,
     },
     /// All chunk servers of the pool.
     ListServers,
@@ -125,6 +134,8 @@ pub enum AdminAnswer {
     Volume(VolumeFacts, Vec<SegmentFacts>),
     /// Chunk servers.
     Servers(Vec<ServerFacts>),
+    /// What a volume has lost.
+    Recovered(LossFacts),
 }
 
 /// A volume, and what this tier knows of what it has.
@@ -280,6 +291,18 @@ pub enum AdminError {
         /// So long, all of them.
         bytes: u64,
     },
+    /// Somebody who is away may have what is missing.
+    #[error("the chunk server {} is away, and may have what is missing", long_digits(.0.0))]
+    MayBeElsewhere(ServerId),
+    /// What nobody has any more would be given up.
+    #[error(
+        "{} chunks are on no server any more, with {} blocks that are known; of {} nobody knows what they had, and {} indexes are gone",
+        .0.chunks, .0.blocks, .0.unknown, .0.indexes
+    )]
+    WouldLoseBlocks(LossFacts),
+    /// It takes a while.
+    #[error("{} is served without what is lost, and that is not durable yet", .0.as_str())]
+    StillRecovering(Text<64>),
     /// Its segments, chunks or replicas are such as there are not.
     #[error("there can be no such volume: {0}")]
     Shape(&'static str),
@@ -320,9 +343,10 @@ impl AdminRequest {
             | Self::DrainServer { .. }
             | Self::RemoveServer { .. } => None,
             Self::CreateVolume(volume) => Some(volume.name),
-            Self::ShowVolume { name } | Self::ResizeVolume { name, .. } | Self::RemoveVolume { name } => {
-                Some(*name)
-            }
+            Self::ShowVolume { name }
+            | Self::ResizeVolume { name, .. }
+            | Self::RemoveVolume { name }
+            | Self::RecoverVolume { name, .. } => Some(*name),
         }
     }
 }
@@ -334,7 +358,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Whether a volume can have so many bytes.
-fn check_size(size: u64, block_len: BlockLen) -> Result<(), AdminError> {
+pub(super) fn check_size(size: u64, block_len: BlockLen) -> Result<(), AdminError> {
     let is_legal = (1..=VOLUME_LEN_MAX).contains(&size) && size.is_multiple_of(block_len.bytes().into());
     if is_legal { Ok(()) } else { Err(AdminError::Size(block_len.bytes())) }
 }
@@ -405,6 +429,9 @@ impl TierCore {
             let all = self.volumes.keys().filter_map(|id| self.facts_of(*id)).collect();
             return self.tell(ticket, Ok(AdminAnswer::Volumes(all)));
         }
+        if let AdminRequest::RecoverVolume { name, accept_loss } = request {
+            return self.recover(ticket, name, accept_loss);
+        }
         if is_about_servers(&request) {
             return self.begin_pool_job(ticket, request);
         }
@@ -449,7 +476,7 @@ impl TierCore {
     /// All that ask are told the same.
     pub(super) fn end_jobs(&mut self, error: AdminError) {
         let early = std::mem::take(&mut self.early_jobs).into_iter().map(|(ticket, _)| ticket);
-        let pool = std::mem::take(&mut self.pool_jobs).into_keys();
+        let pool = std::mem::take(&mut self.pool_jobs).into_keys().chain(self.end_recoveries());
         for ticket in std::mem::take(&mut self.jobs).into_keys().chain(early).chain(pool) {
             self.tell(ticket, Err(error));
         }
@@ -753,22 +780,6 @@ impl TierCore {
             mapped: segment.index.mapped(),
         })
     }
-}
-
-/// A volume with another size; nothing if it has that already.
-fn resized(volume: &Volume, size: u64, may_shrink: bool) -> Result<Option<Volume>, AdminError> {
-    check_size(size, volume.block_len)?;
-    let generation = volume.generation.saturating_add(1);
-    let cut_from = match size.cmp(&volume.size) {
-        std::cmp::Ordering::Equal => return Ok(None),
-        std::cmp::Ordering::Greater if volume.cut_from.is_some() => return Err(AdminError::StillShrinking),
-        std::cmp::Ordering::Greater => None,
-        std::cmp::Ordering::Less if !may_shrink => return Err(AdminError::WouldShrink),
-        std::cmp::Ordering::Less => volume.cut_from.max(Some(volume.size)),
-    };
-    let resized = Volume { size, cut_from, generation, ..*volume };
-    resized.encode().map_err(|_| AdminError::Shape("it would have more segments than there can be"))?;
-    Ok(Some(resized))
 }
 
 /// By their tickets.

@@ -25,6 +25,7 @@ use super::plant::{Bug, is_planted};
 use super::pool::Pooled;
 use super::pool_admin::PoolJobs;
 use super::rebuilding::Rebuilding;
+use super::recover::Recoveries;
 use super::removing::Removals;
 use super::repair::Repair;
 use super::segments::SegmentCore;
@@ -94,6 +95,8 @@ pub struct TierCore {
     pub(super) early_jobs: VecDeque<(Ticket, AdminRequest)>,
     /// What they have asked of the pool's servers.
     pub(super) pool_jobs: PoolJobs,
+    /// And what of a volume is lost for good.
+    pub(super) recoveries: Recoveries,
     /// The servers of the pool, as the store has them.
     pub(super) pooled: Pooled,
     /// By NSID.
@@ -198,6 +201,7 @@ impl TierCore {
             jobs: Jobs::new(),
             early_jobs: VecDeque::new(),
             pool_jobs: PoolJobs::new(),
+            recoveries: Recoveries::new(),
             pooled: Pooled::default(),
             namespaces: BTreeMap::new(),
             segments: BTreeMap::new(),
@@ -370,6 +374,7 @@ impl TierCore {
         let others = others.chain(space).chain(compaction).chain(self.handing_next_due());
         let mends = self.port.is_some().then(|| self.mends_next_due()).flatten();
         let others = others.chain(mends).chain(self.leaving_next_due()).chain(self.pool_jobs_next_due());
+        let others = others.chain(self.recoveries_next_due());
         self.store.next_due().into_iter().chain(held).chain(later).chain(port).chain(others).min()
     }
 
@@ -398,6 +403,7 @@ impl TierCore {
         self.end_gate(now);
         self.forget_channels();
         self.forget_pool_jobs();
+        self.recoveries.clear();
         self.slots.clear();
         self.commands.clear();
         self.takes = TakeSlots::new(self.config.placement);
@@ -431,6 +437,7 @@ impl TierCore {
         if self.port.is_some() {
             self.servers_due(now);
             self.pool_jobs_due(now);
+            self.recoveries_due(now);
             self.segments_due(now);
             self.takings_due(now);
             self.seals_due(now);

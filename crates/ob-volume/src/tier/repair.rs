@@ -196,8 +196,9 @@ impl TierCore {
         let chunks = owned.flat_map(|(name, segment)| {
             segment.chunks.iter().enumerate().map(|(place, chunk)| ((*name, place), chunk))
         });
-        // One without records is nothing that could be lost.
-        chunks.filter(|(_, chunk)| matches!(chunk.is, ChunkIs::Sealed { .. }) && chunk.length > RECORDS_START)
+        // One without records is nothing that could be lost; and of one that is lost nothing can be made.
+        let is_something = |chunk: &TierChunk| chunk.length > RECORDS_START && !chunk.is_lost;
+        chunks.filter(move |(_, chunk)| matches!(chunk.is, ChunkIs::Sealed { .. }) && is_something(chunk))
     }
 
     fn is_any_wanting(&self) -> bool {
@@ -260,8 +261,9 @@ impl TierCore {
         chunk: &TierChunk,
         is_short: bool,
     ) -> Option<(usize, bool)> {
-        let can = |server: &usize| {
-            self.servers.get(*server).is_some_and(|server| server.is_ready() && !server.has_failed(now))
+        let can = |place: &usize| {
+            let server = self.servers.get(*place).filter(|_| !self.is_out(*place));
+            server.is_some_and(|server| server.is_ready() && !server.has_failed(now))
         };
         let is_kept = |stray: &&usize| is_short || self.may_keep(**stray);
         let is_whole = |stray: &&usize| !chunk.rotten.contains(*stray) && is_kept(stray);
@@ -298,7 +300,9 @@ impl TierCore {
         };
         let has_none = |place: &usize| !chunk.members.contains(place) && !chunk.strays.contains(place);
         let domain = |place: usize| self.domain_of(place);
-        let is_apart = |place: &usize| chunk.members.iter().all(|member| domain(*member) != domain(*place));
+        // Of those that leave it does not matter where they are.
+        let staying = self.staying_members(now, chunk);
+        let is_apart = |place: &usize| staying.iter().all(|member| domain(*member) != domain(*place));
         let free = |place: &usize| self.servers.get(*place).map_or(0, |server| server.free);
         let others = (0..self.servers.len()).filter(|place| has_none(place) && can(place));
         others.max_by_key(|place| (is_apart(place), free(place)))

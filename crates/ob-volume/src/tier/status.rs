@@ -404,7 +404,7 @@ impl TierCore {
                 + self.lists_waiting(name),
             degraded: count(&|chunk| {
                 let is_sealed = matches!(chunk.is, ChunkIs::Sealed { .. });
-                is_sealed && chunk.length > RECORDS_START && self.is_degraded(name, chunk)
+                is_sealed && !chunk.is_lost && chunk.length > RECORDS_START && self.is_degraded(name, chunk)
             }),
             unresolved: segment.chunks.iter().map(|chunk| chunk.unresolved.len()).sum(),
             taking: self.taking_status(name),

@@ -10,8 +10,8 @@ use ob_volume::tier::{
 
 use super::talk::{decode_request, encode_answer};
 use super::{
-    ClassName, CreateRequest, OwnSegmentFacts, PoolRequest, SegmentFacts, ServerFacts, VolumeFacts,
-    VolumesAnswer, VolumesReply, VolumesRequest, uuid_text,
+    ClassName, CreateRequest, LossFacts, OwnSegmentFacts, PoolRequest, SegmentFacts, ServerFacts,
+    VolumeFacts, VolumesAnswer, VolumesReply, VolumesRequest, uuid_text,
 };
 use crate::random;
 
@@ -65,6 +65,9 @@ impl Counter {
                 AdminRequest::ResizeVolume { name: text(&name)?, size, may_shrink: shrink }
             }
             VolumesRequest::Remove { name, .. } => AdminRequest::RemoveVolume { name: text(&name)? },
+            VolumesRequest::Recover { name, accept_loss } => {
+                AdminRequest::RecoverVolume { name: text(&name)?, accept_loss }
+            }
             VolumesRequest::Pool(request) => pool_request(request)?,
         })
     }
@@ -142,6 +145,12 @@ pub(in crate::volumes) fn answer_of(answer: &Result<AdminAnswer, AdminError>) ->
             Ok(VolumesReply::Volume { volume: volume(facts), segments })
         }
         Ok(AdminAnswer::Servers(servers)) => Ok(VolumesReply::Servers(servers.iter().map(server).collect())),
+        Ok(AdminAnswer::Recovered(lost)) => Ok(VolumesReply::Recovered(LossFacts {
+            chunks: lost.chunks,
+            unknown_chunks: lost.unknown,
+            blocks: lost.blocks,
+            indexes: lost.indexes,
+        })),
         Err(error) => Err(of_error(error)),
     }
 }
@@ -164,6 +173,14 @@ fn of_error(error: &AdminError) -> String {
         AdminError::WouldShrink => "say --shrink if that is meant".to_owned(),
         AdminError::StillShrinking => {
             "wait until `outboard volume ls` does not call it shrinking any more".to_owned()
+        }
+        AdminError::MayBeElsewhere(server) => {
+            let id = long_digits(server.0);
+            format!("start it; or, if it is gone for good, `outboard pool rm {id} --accept-loss`")
+        }
+        AdminError::WouldLoseBlocks(_) => "say --accept-loss if nobody will ever have it again".to_owned(),
+        AdminError::StillRecovering(name) => {
+            format!("ask again: `outboard volume recover {} --accept-loss`", name.as_str())
         }
         AdminError::Shape(_) => "leave --segment, --chunk and --replicas out, and they fit".to_owned(),
         error => hint_of_pool(error),

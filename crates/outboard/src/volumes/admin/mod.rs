@@ -50,6 +50,13 @@ pub enum VolumesRequest {
         /// Though hosts are connected.
         force: bool,
     },
+    /// Serve it without what nobody has any more.
+    Recover {
+        /// What it is called.
+        name: String,
+        /// Though that is lost.
+        accept_loss: bool,
+    },
     /// About the pool's chunk servers.
     Pool(PoolRequest),
 }
@@ -233,6 +240,21 @@ pub enum VolumesReply {
     },
     /// Chunk servers.
     Servers(Vec<ServerFacts>),
+    /// What a volume has lost.
+    Recovered(LossFacts),
+}
+
+/// What a volume has lost, as people and scripts see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossFacts {
+    /// Chunks that nobody has any more.
+    pub chunks: u64,
+    /// Those of which nobody knows what they had: that reads as it was before.
+    pub unknown_chunks: u64,
+    /// Blocks that cannot be read.
+    pub blocks: u64,
+    /// Segments whose index was put together from what is left.
+    pub indexes: u64,
 }
 
 impl VolumesReply {
@@ -241,7 +263,7 @@ impl VolumesReply {
         match self {
             Self::Volumes(volumes) => volumes,
             Self::Volume { volume, .. } => std::slice::from_mut(volume),
-            Self::Servers(_) => &mut [],
+            Self::Servers(_) | Self::Recovered(_) => &mut [],
         }
     }
 }
