@@ -12,7 +12,7 @@ use ob_volume::plans::{Copy, Given, Part, PostedPlan, Run, VolumePlan};
 use ob_volume::tier::{PortNumber, TierCore, TierEvent, TierNews};
 use ob_volume::wire::{Answer, CreateState, EndState, Reply, ReplyMessage, Request};
 
-use crate::tier_ports::channel_in_rig;
+use crate::tier_ports::{channel_in_rig, port_of_channel};
 use crate::tier_rig::{PORT, Rig, Undecided, channel_is, done, header_of};
 use crate::tier_servers::ReplicaIs;
 

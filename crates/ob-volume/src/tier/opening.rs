@@ -26,7 +26,6 @@ use super::core::TierCore;
 use super::plant::{Bug, is_planted};
 use super::ports::{MAIN, is_chunk_named, retire_chunk};
 use super::segments::Standing;
-use super::servers::ServerCore;
 use super::servers::create_request;
 use super::store::{RETRY, Then};
 use super::taking::ListSums;
