@@ -5,6 +5,7 @@ mod disk;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use ob_core::{
@@ -26,6 +27,8 @@ pub(crate) use disk::SharedDisk;
 
 pub(crate) const POOL: PoolId = PoolId(*b"a pool for tests");
 pub(crate) const TIER: TierId = TierId(7);
+/// Where it connects from.
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub(crate) const FIRST: Epoch = Epoch::FIRST;
 /// Units of a test's chunk.
 pub(crate) const CHUNK_UNITS: Units = Units(8192);
@@ -220,7 +223,7 @@ impl<D: TestDisk> Rig<D> {
     /// A connection that has said nothing.
     pub(crate) fn connect(&mut self) -> Client {
         let net = ConnectionId(self.wires.len() as u64 + 1);
-        let key = self.server.accept(self.now, net).expect("there is room");
+        let key = self.server.accept(self.now, net, PEER).expect("there is room");
         let (to_server, from_server, replies) = Default::default();
         self.wires.push(Wire {
             key,
@@ -236,7 +239,11 @@ impl<D: TestDisk> Rig<D> {
     }
 
     pub(crate) fn try_connect(&mut self) -> Option<ConnectionKey> {
-        self.server.accept(self.now, ConnectionId(1_000_000))
+        self.try_connect_from(PEER)
+    }
+
+    pub(crate) fn try_connect_from(&mut self, peer: IpAddr) -> Option<ConnectionKey> {
+        self.server.accept(self.now, ConnectionId(1_000_000), peer)
     }
 
     /// A connection of a port that was greeted.
