@@ -29,8 +29,6 @@ ob_plant::plants! {
         LeftAloneForgotten = "left-alone-forgotten",
         /// It goes on with what an earlier connection of the same tier and port has sent.
         OldConnectionHeard = "old-connection-heard",
-        /// It hears whoever connects.
-        StrangerHeard = "stranger-heard",
         /// It gives nothing of a read of many blocks of which one cannot be read.
         ReadAllOrNothing = "read-all-or-nothing",
         /// It writes a block that cannot be read with zeros where it was not sent what others have there.

@@ -29,8 +29,6 @@ mod tier_looks;
 mod tier_model;
 mod tier_pair;
 mod tier_ports;
-mod tier_pool;
-mod tier_recover;
 mod tier_rig;
 mod tier_rot;
 mod tier_servers;

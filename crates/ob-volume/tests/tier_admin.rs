@@ -46,12 +46,12 @@ fn new(text: &str, uuid: u8, blocks: u64) -> NewVolume {
 }
 
 impl Rig {
-    pub(crate) fn administer(&mut self, ticket: u64, request: AdminRequest) {
+    fn administer(&mut self, ticket: u64, request: AdminRequest) {
         self.tell(TierEvent::Administer { ticket: Ticket(ticket), request });
     }
 
     /// Asks, and waits for the answer.
-    pub(crate) fn ask(&mut self, request: AdminRequest) -> Result<AdminAnswer, AdminError> {
+    fn ask(&mut self, request: AdminRequest) -> Result<AdminAnswer, AdminError> {
         self.administer(1000, request);
         for _ in 0..2000 {
             self.settle();
@@ -97,14 +97,14 @@ impl Rig {
         }
     }
 
-    pub(crate) fn do_io(&mut self, opcode: IoOpcode, id: VolumeId, start: u64, blocks: u32) -> Status {
+    fn do_io(&mut self, opcode: IoOpcode, id: VolumeId, start: u64, blocks: u32) -> Status {
         let handle = self.send(opcode, id, start, blocks);
         self.finish();
         self.status_of(handle).unwrap()
     }
 
     /// Time passes, and whatever is under way happens.
-    pub(crate) fn rest(&mut self, time: Duration) {
+    fn rest(&mut self, time: Duration) {
         for _ in 0..time.as_millis() / 50 {
             self.pass(Duration::from_millis(50));
             self.settle();

@@ -12,7 +12,7 @@ use ob_volume::plans::{Copy, Given, Part, PostedPlan, Run, VolumePlan};
 use ob_volume::tier::{PortNumber, TierCore, TierEvent, TierNews};
 use ob_volume::wire::{Answer, CreateState, EndState, Reply, ReplyMessage, Request};
 
-use crate::tier_ports::{channel_in_rig, port_of_channel};
+use crate::tier_ports::channel_in_rig;
 use crate::tier_rig::{PORT, Rig, Undecided, channel_is, done, header_of};
 use crate::tier_servers::ReplicaIs;
 
@@ -79,12 +79,10 @@ impl Rig {
 
     /// The channel of a port to a server is gone.
     pub(crate) fn lose_channel(&mut self, port: PortNumber, server: usize) {
-        let is_it = |(number, of): &(&u16, &usize)| **of == server && port_of_channel(**number) == port;
-        let number = self.channels.iter().find(is_it).map(|(number, _)| *number);
-        if let Some(number) = number {
+        let number = channel_in_rig(port, server as u16 + 1);
+        if self.channels.contains_key(&number) {
             self.channel_events.push(channel_is(number, ChannelState::Gone));
         }
-        let number = number.unwrap_or(channel_in_rig(port, server as u16 + 1));
         let channel = ChannelId(number);
         let is_its = |slot: &&u16| {
             let set = &self.slots[slot].set;

@@ -80,9 +80,7 @@ fn what_was_acknowledged_is_there_in_the_next_life() {
 
 #[test]
 fn hosts_and_servers_that_die_lose_nothing() {
-    // (In 1004 a host dies between a seal at one server and its commit, and the next one seals the chunk empty without that server: what
-    // that has is taken for proof of a store that was brought back, `docs/volumes-safety.md`.)
-    for seed in 1005..1005 + seeds() * 2 {
+    for seed in 1000..1000 + seeds() * 2 {
         let mut rig = run(seed, 250, true);
         finish(&mut rig, seed);
     }
@@ -218,10 +216,6 @@ fn an_end_that_cannot_be_judged_waits_for_another_member() {
         rig.kill(1);
         rig.kill(2);
         rig.servers[0].chunks.values_mut().for_each(|replica| replica.known = known);
-        // The others know, whatever they have found when they were started again.
-        for other in [1, 2] {
-            rig.servers[other].chunks.values_mut().for_each(|replica| replica.known = EndState::Clean);
-        }
         rig.die();
         let read = rig.send(IoOpcode::Read, VOLUME, 0, 4);
         for _ in 0..100 {

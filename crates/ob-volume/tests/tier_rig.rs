@@ -315,9 +315,7 @@ impl Rig {
     }
 
     fn channel(&mut self, channel: Channel) {
-        let number = channel.channel.0;
-        // Of one that is closed it does not matter which it was.
-        let server = channel.address.map_or(0, |address| usize::from(address.port() - 4440));
+        let (number, server) = (channel.channel.0, usize::from(at_port(channel.channel.0)) - 1);
         let is_gone = |is: &ChannelIs| is.channel == channel.channel && is.state == ChannelState::Gone;
         if channel.what == ChannelWhat::Close && self.channel_events.iter().any(is_gone) {
             // It is told once.
@@ -325,17 +323,9 @@ impl Rig {
         }
         let state = if channel.what == ChannelWhat::Close {
             ChannelState::Gone
-        } else if self.servers.get(server).is_none_or(|server| server.is_down) {
+        } else if self.servers[server].is_down {
             ChannelState::Refused
         } else {
-            // A second connection would end the first (F6), which would be made anew, and end the second.
-            let is_closing = |of: &u16| {
-                let gone = |is: &ChannelIs| is.channel.0 == *of && is.state == ChannelState::Gone;
-                self.channel_events.iter().any(gone)
-            };
-            let is_beside = |of: &u16| port_of_channel(*of) == port_of_channel(number) && !is_closing(of);
-            let mut others = self.channels.iter().filter(|(of, _)| is_beside(of));
-            assert!(others.all(|(_, other)| *other != server), "{server} is connected to twice");
             assert!(self.channels.insert(number, server).is_none(), "it is connected");
             ChannelState::Up
         };

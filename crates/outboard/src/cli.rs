@@ -13,7 +13,7 @@ use crate::bench::remote::{RemoteCardOptions, RemoteHostOptions, run_remote_card
 use crate::bench::ring::{DoorbellOptions, ProducerOptions, run_doorbell, run_producers};
 use crate::bench::{self, BENCHES, BenchError, BenchFailure, BenchOptions};
 use crate::bpf::{self, BpfCommand, BpfError};
-use crate::chunkserver::{self, ChunkServerOptions, ChunkServerStatusError};
+use crate::chunkserver::{self, ChunkServerOptions};
 use crate::config::{Config, ConfigError};
 use crate::control::ControlError;
 use crate::files::{self, FilesCommand, FilesError};
@@ -28,7 +28,6 @@ use crate::supervise::{self, UpError};
 use crate::terminal::{GOOD, say, styled};
 use crate::volumes;
 use crate::volumes::admin::command::VolumeCommand;
-use crate::volumes::admin::pool::PoolCommand;
 use crate::worker::{self, HalfToRun};
 
 /// Ended as asked.
@@ -90,11 +89,9 @@ Examples:
     #[command(after_help = "\
 Examples:
   outboard chunkserver --data /srv/chunks
-  outboard chunkserver --data /srv/chunks --listen 10.0.0.4:4440 --domain rack-7
-  outboard chunkserver status --data /srv/chunks
+  outboard chunkserver --data /srv/chunks --listen 127.0.0.1:4441 --json
 
-`outboard up --volumes` starts three of them. Each has a directory of its own, with its device in it.
-Only this machine may connect, unless `allow` in [chunkserver] names other networks.")]
+`outboard up --volumes` starts three of them. Each has a directory of its own, with its device in it.")]
     Chunkserver(ChunkServerOptions),
     /// Check a configuration, or show the one in effect
     #[command(subcommand)]
@@ -151,20 +148,6 @@ A volume is a disk for any NVMe/TCP initiator, compressed and kept on several ch
 `outboard up --volumes` serves them; what a command has done is durable when it ends."
     )]
     Volume(VolumeCommand),
-    /// List, take in, empty and take out the chunk servers below the volumes of a running card
-    #[command(
-        subcommand,
-        after_help = "\
-Examples:
-  outboard pool ls
-  outboard pool add 10.0.0.7:4440 --domain rack-7
-  outboard pool drain 00000000000000ab    what it has is copied to others
-  outboard pool rm 00000000000000ab       an empty server, or one that is gone for good
-
-What was said of a server is kept with the pool's metadata, whatever `servers` in the
-configuration says, and all tiers of the pool hear of it within a second."
-    )]
-    Pool(PoolCommand),
     /// Use an NVMe/TCP target, ours or another: find it, look at it, read and write its namespaces
     #[command(
         subcommand,
@@ -381,9 +364,6 @@ pub enum CommandError {
     /// The status.
     #[error(transparent)]
     Status(#[from] StatusError),
-    /// The status of a chunk server.
-    #[error(transparent)]
-    ChunkServerStatus(#[from] ChunkServerStatusError),
     /// A command about files.
     #[error(transparent)]
     Files(FilesError),
@@ -483,7 +463,6 @@ impl CommandError {
             | Self::Offload(_)
             | Self::Bpf(_)
             | Self::Status(_)
-            | Self::ChunkServerStatus(_)
             | Self::BenchHalf(_)
             | Self::Failing
             | Self::Output(_) => false,
@@ -520,7 +499,6 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Files(command) => Ok(files::run(&command)?),
         Command::Namespace(command) => nvme::run(&command),
         Command::Volume(command) => volumes::admin::command::run(&command),
-        Command::Pool(command) => volumes::admin::pool::run(&command),
         Command::Nvme(command) => Ok(initiator::run(&command)?),
         Command::Bpf(command) => Ok(bpf::run(&command)?),
         Command::Offload(command) => programs::run(&command),

@@ -14,7 +14,6 @@ mod listing1;
 mod namespace;
 mod namespace_file;
 mod nvme_command;
-mod pool_command;
 mod process;
 mod pushdown;
 mod rocksdb;

@@ -438,7 +438,7 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-volume",
         test: "chunk_bounds",
         build: Build::Plain,
-        plants: &["ledger-believed-early", "stranger-heard"],
+        plants: &["ledger-believed-early"],
     },
     Harness {
         package: "ob-volume",
@@ -570,13 +570,6 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["answers-after-release"],
     },
-    Harness {
-        package: "ob-volume",
-        test: "tier_pool",
-        build: Build::Plain,
-        plants: &["only-holder-removed", "removed-side-by-side", "drained-first", "connected-twice"],
-    },
-    Harness { package: "ob-volume", test: "tier_recover", build: Build::Plain, plants: &["recovered-early"] },
     Harness { package: "ob-volume", test: "tier_store", build: Build::Plain, plants: &["store-believed"] },
     Harness {
         package: "ob-volume",

@@ -1,9 +1,8 @@
 //! How a chunk server is run, and what it tells of itself.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use ob_core::{AddressRange, Incarnation, PoolId, ServerId, TierId};
+use ob_core::{Incarnation, PoolId, ServerId};
 use ob_format::volume::metadata::Text;
 
 use super::start::StartError;
@@ -17,8 +16,6 @@ pub struct ChunkServerConfig {
     pub domain: Text<32>,
     /// Bytes that only who may use the reserve gets.
     pub reserve_len: u64,
-    /// From where anybody may connect.
-    pub allow: Vec<AddressRange>,
     /// Connections at once.
     pub connections_max: usize,
     /// Buffers for short messages and short reads, a record's length each; for each of the two.
@@ -42,14 +39,13 @@ pub struct ChunkServerConfig {
 }
 
 impl ChunkServerConfig {
-    /// What docs/wire/chunk.md says, and some 100 MiB of memory, for whoever connects.
+    /// What docs/wire/chunk.md says, and some 100 MiB of memory.
     #[must_use]
     pub fn new(fresh: ServerId, domain: Text<32>) -> Self {
         Self {
             fresh,
             domain,
             reserve_len: 0,
-            allow: everybody(),
             connections_max: 256,
             short_buffers: 256,
             long_buffers: 16,
@@ -62,11 +58,6 @@ impl ChunkServerConfig {
             send_timeout: Duration::from_secs(30),
         }
     }
-}
-
-fn everybody() -> Vec<AddressRange> {
-    let all = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
-    all.map(|address| AddressRange { address, prefix_bits: 0 }).to_vec()
 }
 
 /// How far a server is.
@@ -103,29 +94,6 @@ pub struct ChunkServerFacts {
     pub counts: ChunkServerCounts,
 }
 
-/// What a server has. To know it takes a look at each chunk.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChunkServerHoldings {
-    /// Bytes that files have.
-    pub used: u64,
-    /// Bytes that chunks may still take.
-    pub promised: u64,
-    /// Segments of which it knows the epoch.
-    pub segments: u64,
-    /// Chunks that are written to.
-    pub open: u64,
-    /// Those that will not be written to, and are not sealed.
-    pub stopped: u64,
-    /// Replicas that are being made.
-    pub filling: u64,
-    /// Chunks that are complete.
-    pub sealed: u64,
-    /// Files that cannot be served.
-    pub left_alone: u64,
-    /// Ports of tiers that are connected.
-    pub tiers: Vec<(TierId, u32)>,
-}
-
 /// What a server has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkServerCounts {
@@ -143,8 +111,6 @@ pub struct ChunkServerCounts {
     pub reads: u64,
     /// Bytes that they gave.
     pub read_bytes: u64,
-    /// Connections from where nobody may connect.
-    pub strangers: u64,
     /// Connections that were cut off: for what they sent, or for being late.
     pub cut_off: u64,
     /// How often a connection was held up for want of memory.

@@ -91,7 +91,7 @@ impl<N: Net> ChunkServerDriver<N> {
     }
 
     fn accept(&mut self, now: Instant, arrival: Arrival) {
-        match self.server.accept(now, arrival.connection, arrival.peer.ip()) {
+        match self.server.accept(now, arrival.connection) {
             Some(key) => self.streams.admit(arrival.connection, key),
             None => self.streams.net_mut().close(arrival.connection),
         }

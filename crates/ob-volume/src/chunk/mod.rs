@@ -36,7 +36,7 @@ mod space;
 mod start;
 mod steps;
 
-pub use config::{ChunkServerConfig, ChunkServerCounts, ChunkServerFacts, ChunkServerHoldings, ServerState};
+pub use config::{ChunkServerConfig, ChunkServerCounts, ChunkServerFacts, ServerState};
 pub use connection::ConnectionKey;
 pub use driver::{ChunkServerDriver, Turn};
 pub use server::ChunkServer;

@@ -327,12 +327,6 @@ impl Peers {
         Ok(before.map(|before| before.connection).filter(|before| self.get(*before).is_some()))
     }
 
-    /// Ports of tiers whose last connection is there.
-    pub(super) fn tiers(&self) -> Vec<(TierId, u32)> {
-        let there = self.sessions.iter().filter(|(_, session)| self.is_alive(session.connection));
-        there.map(|(who, _)| *who).collect()
-    }
-
     /// Forgets the older half of the sessions whose connection is over: nobody has so many ports at once.
     fn forget_sessions(&mut self, most: usize) {
         let over = self.sessions.values().filter(|session| self.get(session.connection).is_none());

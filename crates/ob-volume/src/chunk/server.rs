@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::IoSlice;
-use std::net::IpAddr;
 
 use ob_core::{
     ChunkName, ConnectionAction, ConnectionId, Epoch, IdMap, Incarnation, Instant, SegmentName,
@@ -15,7 +14,7 @@ use ob_wire_link::files::CardInfo;
 
 use super::batch::Entry;
 use super::chunk::{Chunk, Task, Work};
-use super::config::{ChunkServerConfig, ChunkServerFacts, ChunkServerHoldings, ServerState};
+use super::config::{ChunkServerConfig, ChunkServerFacts, ServerState};
 use super::connection::{Connection, ConnectionKey, Payload};
 use super::jobs::{Io, Jobs, Turned};
 use super::ledger::Ledger;
@@ -26,8 +25,7 @@ use super::reads::Reading;
 use super::space::Space;
 use super::start;
 use super::steps::Finding;
-use crate::plant::{Bug, is_planted};
-use crate::wire::{Refusal, ReplicaState, Reply};
+use crate::wire::{Refusal, Reply};
 
 /// Rounds of completions and of what follows from them in one turn.
 const ROUNDS_A_TURN: usize = 8;
@@ -159,14 +157,8 @@ impl ChunkServer {
         }
     }
 
-    /// Somebody has connected; nothing if it may not, there is no room, or the server cannot serve. Until it does, nothing is received.
-    pub fn accept(&mut self, now: Instant, connection: ConnectionId, peer: IpAddr) -> Option<ConnectionKey> {
-        let is_allowed = self.config.allow.iter().any(|range| range.contains(peer));
-        if !is_allowed && !is_planted(Bug::StrangerHeard) {
-            self.peers.counts.strangers += 1;
-            tracing::debug!(%peer, "somebody has connected who may not");
-            return None;
-        }
+    /// Somebody has connected; nothing if there is no room, or the server cannot serve. Until it does, nothing is received.
+    pub fn accept(&mut self, now: Instant, connection: ConnectionId) -> Option<ConnectionKey> {
         if matches!(self.state, ServerState::Failed(_)) {
             return None;
         }
@@ -240,29 +232,6 @@ impl ChunkServer {
             connections: self.peers.open(),
             counts: self.peers.counts,
         }
-    }
-
-    /// What it has.
-    #[must_use]
-    pub fn holdings(&self) -> ChunkServerHoldings {
-        let mut holds = ChunkServerHoldings {
-            used: self.space.used(),
-            promised: self.space.promised(),
-            segments: self.segments.len() as u64,
-            tiers: self.peers.tiers(),
-            ..ChunkServerHoldings::default()
-        };
-        for chunk in self.chunks.values() {
-            let count = match chunk.state {
-                _ if chunk.left_alone.is_some() => &mut holds.left_alone,
-                ReplicaState::Open => &mut holds.open,
-                ReplicaState::Stopped => &mut holds.stopped,
-                ReplicaState::Filling => &mut holds.filling,
-                ReplicaState::Sealed => &mut holds.sealed,
-            };
-            *count += 1;
-        }
-        holds
     }
 
     /// Where its buffers lie, for registration.

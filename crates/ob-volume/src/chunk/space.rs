@@ -42,11 +42,6 @@ impl Space {
         self.capacity.saturating_sub(self.unused)
     }
 
-    /// What chunks may still take.
-    pub(super) fn promised(&self) -> u64 {
-        self.promised
-    }
-
     /// Bytes that a file of so many takes.
     pub(super) fn taken_by(&self, len: u64) -> u64 {
         len.checked_next_multiple_of(self.segment_len).unwrap_or(u64::MAX)

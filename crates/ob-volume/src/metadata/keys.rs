@@ -125,12 +125,6 @@ impl Keys {
         self.of_path(&format!("chunks/{}/", segment_path(segment)))
     }
 
-    /// What keys of all chunks begin with.
-    #[must_use]
-    pub fn all_chunks(&self) -> Key {
-        self.of_path("chunks/")
-    }
-
     /// What all keys begin with that say what tiers want.
     #[must_use]
     pub fn wanted(&self) -> Key {

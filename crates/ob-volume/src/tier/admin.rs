@@ -1,4 +1,4 @@
-//! What administrators ask of volumes: they are made, shown, resized and removed. (What they ask of servers is in `pool_admin`.)
+//! What administrators ask: volumes are made, shown, resized and removed.
 //!
 //! ```text
 //!   Administer(ticket, request) ─▶ names/NAME ─▶ volumes/V, or the pool ─▶ commit ─ somebody was first ─▶ once more
@@ -9,24 +9,19 @@
 //! it was made of, so that of two administrators the second one sees what the first one has done.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use ob_core::{BlockLen, Epoch, Revision, SegmentId, SegmentName, ServerId, TierId, VolumeId};
+use ob_core::{BlockLen, Epoch, Revision, SegmentId, SegmentName, TierId, VolumeId};
 use ob_format::volume::metadata::{Class, Pool, SegmentState, Text, Volume, VolumeState};
-use ob_format::volume::{PAGE_ENTRIES, PAGE_LEN, RECORDS_START, long_digits};
+use ob_format::volume::{PAGE_ENTRIES, PAGE_LEN, RECORDS_START};
 use ob_wire_nvme::NamespaceId;
 
 use super::chunks::ChunkIs;
 use super::core::TierCore;
-use super::cutting::resized;
-use super::pool::SERVERS_MAX;
-use super::pool_admin::{ServerFacts, is_about_servers};
-use super::recover::LossFacts;
 use super::segments::Standing;
 use super::status::Trouble;
 use super::store::{Phase, Purpose, Then};
-use super::{ServerTrouble, TierAction, TierConfigError};
+use super::{TierAction, TierConfigError};
 use crate::metadata::{Change, Expect, Key, LIST_MAX, MetadataAnswer, MetadataOp, MetadataValue, Name};
 
 /// Requests at a time.
@@ -72,34 +67,6 @@ pub enum AdminRequest {
         /// What it is called.
         name: Text<64>,
     },
-    /// Serve it without what nobody has any more.
-    RecoverVolume {
-        /// What it is called.
-        name: Text<64>,
-        /// Though that is lost.
-        accept_loss: bool,
-    },
-    /// All chunk servers of the pool.
-    ListServers,
-    /// Take one in, or in again.
-    AddServer {
-        /// Where it is.
-        address: SocketAddr,
-        /// What fails together with it; what it says itself, if nothing is said.
-        domain: Option<Text<32>>,
-    },
-    /// Have what one has copied away.
-    DrainServer {
-        /// Which.
-        server: ServerId,
-    },
-    /// Take one out.
-    RemoveServer {
-        /// Which.
-        server: ServerId,
-        /// Though what nobody else has is lost with it.
-        accept_loss: bool,
-    },
 }
 
 /// A volume that is to be made.
@@ -132,10 +99,6 @@ pub enum AdminAnswer {
     Volumes(Vec<VolumeFacts>),
     /// One, and its segments that were ever written to.
     Volume(VolumeFacts, Vec<SegmentFacts>),
-    /// Chunk servers.
-    Servers(Vec<ServerFacts>),
-    /// What a volume has lost.
-    Recovered(LossFacts),
 }
 
 /// A volume, and what this tier knows of what it has.
@@ -245,64 +208,6 @@ pub enum AdminError {
     /// What was cut off is not trimmed yet.
     #[error("what was cut off from the volume is not trimmed yet: it cannot grow before that")]
     StillShrinking,
-    /// There is no such chunk server.
-    #[error("there is no chunk server {} in the pool", long_digits(.0.0))]
-    UnknownServer(ServerId),
-    /// There are as many as there can be.
-    #[error("there are {SERVERS_MAX} chunk servers, and no more can be connected to")]
-    TooManyServers,
-    /// No server can be there.
-    #[error("no chunk server can be at {0}")]
-    Address(SocketAddr),
-    /// Nobody answers there.
-    #[error("no chunk server answers at {0}")]
-    NoServer(SocketAddr),
-    /// Somebody does, who cannot be used.
-    #[error("the chunk server at {address} cannot be used: {trouble}")]
-    ServerRefused {
-        /// Where.
-        address: SocketAddr,
-        /// Why not.
-        trouble: ServerTrouble,
-    },
-    /// It was taken out.
-    #[error("the chunk server {} was taken out of the pool", long_digits(.0.0))]
-    ServerIsOut(ServerId),
-    /// It is there, and has replicas.
-    #[error(
-        "the chunk server {} is there, and {replicas} replicas of chunks are on it", long_digits(.server.0)
-    )]
-    ServerInUse {
-        /// Which.
-        server: ServerId,
-        /// So many.
-        replicas: u64,
-    },
-    /// What is only there would be lost.
-    #[error(
-        "{chunks} chunks with {bytes} bytes are on no other server that is there: with {} they would be lost",
-        long_digits(.server.0)
-    )]
-    WouldLose {
-        /// With which.
-        server: ServerId,
-        /// So many.
-        chunks: u64,
-        /// So long, all of them.
-        bytes: u64,
-    },
-    /// Somebody who is away may have what is missing.
-    #[error("the chunk server {} is away, and may have what is missing", long_digits(.0.0))]
-    MayBeElsewhere(ServerId),
-    /// What nobody has any more would be given up.
-    #[error(
-        "{} chunks are on no server any more, with {} blocks that are known; of {} nobody knows what they had, and {} indexes are gone",
-        .0.chunks, .0.blocks, .0.unknown, .0.indexes
-    )]
-    WouldLoseBlocks(LossFacts),
-    /// It takes a while.
-    #[error("{} is served without what is lost, and that is not durable yet", .0.as_str())]
-    StillRecovering(Text<64>),
     /// Its segments, chunks or replicas are such as there are not.
     #[error("there can be no such volume: {0}")]
     Shape(&'static str),
@@ -337,16 +242,11 @@ impl AdminRequest {
     /// Which volume it is about.
     const fn name(&self) -> Option<Text<64>> {
         match self {
-            Self::ListVolumes
-            | Self::ListServers
-            | Self::AddServer { .. }
-            | Self::DrainServer { .. }
-            | Self::RemoveServer { .. } => None,
+            Self::ListVolumes => None,
             Self::CreateVolume(volume) => Some(volume.name),
-            Self::ShowVolume { name }
-            | Self::ResizeVolume { name, .. }
-            | Self::RemoveVolume { name }
-            | Self::RecoverVolume { name, .. } => Some(*name),
+            Self::ShowVolume { name } | Self::ResizeVolume { name, .. } | Self::RemoveVolume { name } => {
+                Some(*name)
+            }
         }
     }
 }
@@ -358,7 +258,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Whether a volume can have so many bytes.
-pub(super) fn check_size(size: u64, block_len: BlockLen) -> Result<(), AdminError> {
+fn check_size(size: u64, block_len: BlockLen) -> Result<(), AdminError> {
     let is_legal = (1..=VOLUME_LEN_MAX).contains(&size) && size.is_multiple_of(block_len.bytes().into());
     if is_legal { Ok(()) } else { Err(AdminError::Size(block_len.bytes())) }
 }
@@ -429,12 +329,6 @@ impl TierCore {
             let all = self.volumes.keys().filter_map(|id| self.facts_of(*id)).collect();
             return self.tell(ticket, Ok(AdminAnswer::Volumes(all)));
         }
-        if let AdminRequest::RecoverVolume { name, accept_loss } = request {
-            return self.recover(ticket, name, accept_loss);
-        }
-        if is_about_servers(&request) {
-            return self.begin_pool_job(ticket, request);
-        }
         let job = Job { request, attempts: 0, step: Step::Name, wanted: None, segments: Vec::new() };
         self.jobs.insert(ticket, job);
         self.begin_job(ticket);
@@ -446,7 +340,7 @@ impl TierCore {
             (None, Phase::Open) => {}
             (None, _) => return Err(AdminError::NotReady),
         }
-        if self.jobs.len() + self.pool_jobs.len() >= JOBS_MAX {
+        if self.jobs.len() >= JOBS_MAX {
             return Err(AdminError::Busy);
         }
         if let AdminRequest::CreateVolume(volume) = request {
@@ -476,8 +370,7 @@ impl TierCore {
     /// All that ask are told the same.
     pub(super) fn end_jobs(&mut self, error: AdminError) {
         let early = std::mem::take(&mut self.early_jobs).into_iter().map(|(ticket, _)| ticket);
-        let pool = std::mem::take(&mut self.pool_jobs).into_keys().chain(self.end_recoveries());
-        for ticket in std::mem::take(&mut self.jobs).into_keys().chain(early).chain(pool) {
+        for ticket in std::mem::take(&mut self.jobs).into_keys().chain(early) {
             self.tell(ticket, Err(error));
         }
     }
@@ -654,7 +547,7 @@ impl TierCore {
                 self.list_for_job(ticket, id, None);
                 return Ok(());
             }
-            _ => return Err(AdminError::Trouble(Trouble::Store)),
+            AdminRequest::ListVolumes => return Err(AdminError::Trouble(Trouble::Store)),
         };
         match changed {
             None => self.job_done(ticket, id, volume, revision),
@@ -780,6 +673,22 @@ impl TierCore {
             mapped: segment.index.mapped(),
         })
     }
+}
+
+/// A volume with another size; nothing if it has that already.
+fn resized(volume: &Volume, size: u64, may_shrink: bool) -> Result<Option<Volume>, AdminError> {
+    check_size(size, volume.block_len)?;
+    let generation = volume.generation.saturating_add(1);
+    let cut_from = match size.cmp(&volume.size) {
+        std::cmp::Ordering::Equal => return Ok(None),
+        std::cmp::Ordering::Greater if volume.cut_from.is_some() => return Err(AdminError::StillShrinking),
+        std::cmp::Ordering::Greater => None,
+        std::cmp::Ordering::Less if !may_shrink => return Err(AdminError::WouldShrink),
+        std::cmp::Ordering::Less => volume.cut_from.max(Some(volume.size)),
+    };
+    let resized = Volume { size, cut_from, generation, ..*volume };
+    resized.encode().map_err(|_| AdminError::Shape("it would have more segments than there can be"))?;
+    Ok(Some(resized))
 }
 
 /// By their tickets.

@@ -84,7 +84,7 @@ const fn units_of(bytes: usize) -> u32 {
 
 impl SegmentCore {
     /// A sequence for what changes no block.
-    pub(super) fn take_sequence(&mut self) -> Option<Sequence> {
+    fn take_sequence(&mut self) -> Option<Sequence> {
         let sequence = Sequence::new(self.epoch()?, self.next_count)?;
         Sequence::new(self.epoch()?, self.next_count.checked_add(1)?)?;
         self.next_count += 1;
@@ -132,8 +132,7 @@ impl TierCore {
         if is_held_back || !self.checkpoints.is_empty() {
             return false;
         }
-        let is_loss_unsaid = || segment.space.lost_at.is_some_and(|at| segment.floor() >= Some(at));
-        if self.cut_to_write(name).is_some() || is_loss_unsaid() {
+        if self.cut_to_write(name).is_some() {
             return true;
         }
         // What the head says already is not said again.
@@ -526,7 +525,6 @@ impl TierCore {
                 });
                 let old = std::mem::replace(&mut segment.space.head_chunks, checkpoint.chunks);
                 self.counts.checkpoints += 1;
-                self.note_loss_said(name, head.sequence);
                 if let Some(generation) = cut {
                     self.cut_written(name, generation);
                 }

@@ -87,8 +87,6 @@ pub(super) struct TierChunk {
     pub(super) unresolved: Vec<Unresolved>,
     /// It is of an earlier life, and was open then: how far it was acknowledged nobody knows here.
     pub(super) is_inherited: bool,
-    /// Nobody has anything of it any more, and an administrator knows that: its blocks cannot be read.
-    pub(super) is_lost: bool,
 }
 
 impl TierChunk {
@@ -121,7 +119,6 @@ impl TierChunk {
             last_sequence: Sequence(0),
             unresolved: Vec::new(),
             is_inherited: false,
-            is_lost: false,
         }
     }
 

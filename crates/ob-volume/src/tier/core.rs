@@ -21,11 +21,8 @@ use super::leaving::Leaving;
 use super::mend::Mending;
 use super::overlaps::Overlaps;
 use super::plant::{Bug, is_planted};
-use super::pool::Pooled;
-use super::pool_admin::PoolJobs;
 use super::ports::{MAIN, Ports};
 use super::rebuilding::Rebuilding;
-use super::recover::Recoveries;
 use super::removing::Removals;
 use super::repair::Repair;
 use super::segments::SegmentCore;
@@ -82,12 +79,6 @@ pub struct TierCore {
     pub(super) jobs: Jobs,
     /// And before it was known which volumes there are.
     pub(super) early_jobs: VecDeque<(Ticket, AdminRequest)>,
-    /// What they have asked of the pool's servers.
-    pub(super) pool_jobs: PoolJobs,
-    /// And what of a volume is lost for good.
-    pub(super) recoveries: Recoveries,
-    /// The servers of the pool, as the store has them.
-    pub(super) pooled: Pooled,
     /// By NSID.
     pub(super) namespaces: BTreeMap<u32, VolumeId>,
     pub(super) segments: BTreeMap<SegmentName, SegmentCore>,
@@ -185,9 +176,6 @@ impl TierCore {
             cuts: Cuts::default(),
             jobs: Jobs::new(),
             early_jobs: VecDeque::new(),
-            pool_jobs: PoolJobs::new(),
-            recoveries: Recoveries::new(),
-            pooled: Pooled::default(),
             namespaces: BTreeMap::new(),
             segments: BTreeMap::new(),
             servers: config.servers.iter().map(|address| ServerCore::new(*address)).collect(),
@@ -354,8 +342,7 @@ impl TierCore {
         let others = others.chain(space).chain(compaction).chain(self.handing_next_due());
         let others = others.chain(self.links_next_due());
         let mends = self.is_connected().then(|| self.mends_next_due()).flatten();
-        let others = others.chain(mends).chain(self.leaving_next_due()).chain(self.pool_jobs_next_due());
-        let others = others.chain(self.recoveries_next_due());
+        let others = others.chain(mends).chain(self.leaving_next_due());
         self.store.next_due().into_iter().chain(held).chain(later).chain(port).chain(others).min()
     }
 
@@ -364,8 +351,6 @@ impl TierCore {
         self.ports.clear();
         self.end_gate(now);
         self.forget_channels();
-        self.forget_pool_jobs();
-        self.recoveries.clear();
         self.commands.clear();
         self.keepers.clear();
         self.overlaps.clear();
@@ -397,8 +382,6 @@ impl TierCore {
         if self.is_connected() {
             self.servers_due(now);
             self.links_due(now);
-            self.pool_jobs_due(now);
-            self.recoveries_due(now);
             self.segments_due(now);
             self.takings_due(now);
             self.seals_due(now);

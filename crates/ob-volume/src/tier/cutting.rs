@@ -17,7 +17,6 @@ use ob_format::volume::IndexEntry;
 use ob_format::volume::metadata::Volume;
 use ob_split::wire::Handle;
 
-use super::admin::{AdminError, check_size};
 use super::core::TierCore;
 use super::index::chunk_of;
 use super::plant::{Bug, is_planted};
@@ -251,20 +250,4 @@ impl TierCore {
         self.cuts.ending.remove(&id);
         self.read_volume(id);
     }
-}
-
-/// A volume with another size; nothing if it has that already.
-pub(super) fn resized(volume: &Volume, size: u64, may_shrink: bool) -> Result<Option<Volume>, AdminError> {
-    check_size(size, volume.block_len)?;
-    let generation = volume.generation.saturating_add(1);
-    let cut_from = match size.cmp(&volume.size) {
-        std::cmp::Ordering::Equal => return Ok(None),
-        std::cmp::Ordering::Greater if volume.cut_from.is_some() => return Err(AdminError::StillShrinking),
-        std::cmp::Ordering::Greater => None,
-        std::cmp::Ordering::Less if !may_shrink => return Err(AdminError::WouldShrink),
-        std::cmp::Ordering::Less => volume.cut_from.max(Some(volume.size)),
-    };
-    let resized = Volume { size, cut_from, generation, ..*volume };
-    resized.encode().map_err(|_| AdminError::Shape("it would have more segments than there can be"))?;
-    Ok(Some(resized))
 }

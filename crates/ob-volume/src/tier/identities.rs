@@ -22,7 +22,7 @@ impl TierCore {
     fn make_unplaced(&mut self, now: Instant, id: ServerId) -> usize {
         let mut server = ServerCore::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
         (server.is_unplaced, server.id, server.away_since) = (true, Some(id), Some(now));
-        let free = self.servers.iter().position(ServerCore::is_nobody);
+        let free = self.servers.iter().position(|server| server.is_unplaced && server.id.is_none());
         match free.and_then(|place| self.servers.get_mut(place).map(|at| (place, at))) {
             Some((place, at)) => {
                 *at = server;

@@ -78,18 +78,6 @@ impl Index {
         }
     }
 
-    /// Blocks that lie where nobody has anything are lost from now on; how many they are.
-    pub(super) fn lose(&mut self, mut is_gone: impl FnMut(IndexEntry) -> bool) -> u64 {
-        let mut lost = 0;
-        for entry in self.pages.iter_mut().flatten().flat_map(|page| page.iter_mut()) {
-            if is_gone(*entry) {
-                *entry = IndexEntry::LOST;
-                lost += 1;
-            }
-        }
-        lost
-    }
-
     /// Where those blocks lie whose pages were made.
     pub(super) fn entries(&self) -> impl Iterator<Item = IndexEntry> {
         self.pages.iter().flatten().flat_map(|page| page.iter().copied())

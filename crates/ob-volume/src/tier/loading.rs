@@ -96,16 +96,6 @@ impl SegmentCore {
         (is_sealed && chunk.kind == ob_format::volume::ChunkKind::Index).then_some((place, chunk))
     }
 
-    /// Index chunks that the head which is being read needs still, by their numbers.
-    pub(super) fn head_needs(&self) -> BTreeSet<ChunkId> {
-        let Some(loading) = self.taking.as_ref().and_then(|taking| taking.loading.as_ref()) else {
-            return BTreeSet::new();
-        };
-        let root = loading.slots.is_none().then_some(loading.head.chunk);
-        let under_way = loading.under_way.values().map(|(place, _)| place.chunk);
-        loading.pages.iter().map(|place| place.chunk).chain(under_way).chain(root).collect()
-    }
-
     /// The root is whole: which chunks its slots mean, and which pages are to be read.
     fn root_read(&self, name: SegmentName, loading: &mut Loading) -> Result<(), Wrong> {
         let root = Root::decode(&loading.root).map_err(|_| Wrong)?;

@@ -26,6 +26,7 @@ use super::core::TierCore;
 use super::plant::{Bug, is_planted};
 use super::ports::{MAIN, is_chunk_named, retire_chunk};
 use super::segments::Standing;
+use super::servers::ServerCore;
 use super::servers::create_request;
 use super::store::{RETRY, Then};
 use super::taking::ListSums;
@@ -239,13 +240,19 @@ impl TierCore {
         of: OpenFor,
     ) -> Result<Vec<usize>, Unchosen> {
         let length = Units::of_bytes(volume.chunk_len);
-        let may_use_reserve = of.may_use_reserve();
         let (replicas, least) = (usize::from(volume.replicas), usize::from(volume.replicas_min).max(1));
-        let has_room = |place: &usize| self.has_room(now, *place, length, may_use_reserve);
-        let is_ready = |place: &usize| {
-            let is_used = self.may_keep(*place) || self.is_draining(*place);
-            is_used && self.is_ready_at(of.port(), *place)
+        // One that has refused is asked again after a while: it says what is free only when it is asked for something.
+        let has_room = |place: &usize| {
+            let server = self.servers.get(*place);
+            let has_space = |server: &ServerCore| server.free >= length.bytes();
+            server.is_some_and(|server| match of.may_use_reserve() {
+                // What it has refused to others it may have kept for this.
+                true => has_space(server),
+                false if server.full_until.is_some() && is_planted(Bug::FullPoolStuck) => false,
+                false => !server.is_full(now) && (server.full_until.is_some() || has_space(server)),
+            })
         };
+        let is_ready = |place: &usize| self.is_ready_at(of.port(), *place);
         let ready: Vec<usize> = (0..self.servers.len()).filter(is_ready).collect();
         let full = ready.iter().filter(|place| !has_room(place)).count();
         // Refused for want of space only if that is what is wanting.
@@ -260,12 +267,7 @@ impl TierCore {
         }
         let has_failed =
             |place: &usize| self.servers.get(*place).is_some_and(|server| server.has_failed(now));
-        // On those that are emptied nothing is put, if there are others enough: nothing gets fewer replicas for it.
-        let stays = |place: &usize| !self.is_draining(*place);
-        if candidates.iter().filter(|place| stays(place) && !has_failed(place)).count() >= replicas {
-            candidates.retain(stays);
-        }
-        candidates.sort_by_key(|place| (has_failed(place), !stays(place)));
+        candidates.sort_by_key(has_failed);
         let (all, good) = (candidates.len(), candidates.iter().filter(|place| !has_failed(place)).count());
         let is_patient = self.is_patient(now, good >= replicas);
         let taken = match () {
@@ -295,7 +297,7 @@ impl TierCore {
 
     /// So many of the candidates, of as many domains as there are.
     fn apart(&self, candidates: &[usize], most: usize) -> Vec<usize> {
-        let domain = |place: usize| self.domain_of(place);
+        let domain = |place: usize| self.servers.get(place).and_then(|server| server.domain);
         let mut chosen: Vec<usize> = Vec::new();
         let mut domains: Vec<Option<Text<32>>> = Vec::new();
         for is_strict in [true, false] {

@@ -131,16 +131,6 @@ ob_plant::plants! {
         FullForMissingServers = "full-for-missing-servers",
         /// A slot is set to another chunk while plans name it.
         SlotSetUnderPlan = "slot-set-under-plan",
-        /// A server is taken out of the pool though nobody else who is there has what it has.
-        OnlyHolderRemoved = "only-holder-removed",
-        /// Where another server is now than a record says, a second connection is made.
-        ConnectedTwice = "connected-twice",
-        /// What servers may have that are merely away is given up as lost.
-        RecoveredEarly = "recovered-early",
-        /// Two are taken out side by side, each because the other one is there.
-        RemovedSideBySide = "removed-side-by-side",
-        /// The replica of a server that is emptied is dropped before there is another.
-        DrainedFirst = "drained-first",
         /// The first piece of a write makes it done, whatever becomes of the others (C1).
         PieceForgotten = "piece-forgotten",
     }

@@ -149,8 +149,8 @@ impl TierCore {
             return Ok(());
         }
         self.tier = Some(welcome.tier);
-        // Before that nobody knows whose they are, and which there are.
-        if self.pooled.is_listed {
+        // Before that nobody knows whose they are.
+        if self.pool.is_some() {
             self.connect_servers(now);
         }
         self.begin_session();

@@ -59,7 +59,7 @@ impl TierCore {
     /// Bytes that replicas lack which are to be made.
     pub(super) fn rebuild_left(&self, now: Instant) -> u64 {
         let lacks = self.sealed_chunks().map(|((name, _), chunk)| {
-            let missing = self.replicas(name).saturating_sub(self.staying_members(now, chunk).len());
+            let missing = self.replicas(name).saturating_sub(self.kept_members(now, chunk).len());
             missing as u64 * Units(chunk.length.0 - RECORDS_START.0).bytes()
         });
         let done = self.repair.as_ref().map_or(0, |repair| repair.copied().bytes());

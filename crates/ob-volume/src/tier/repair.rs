@@ -197,16 +197,13 @@ impl TierCore {
         let chunks = owned.flat_map(|(name, segment)| {
             segment.chunks.iter().enumerate().map(|(place, chunk)| ((*name, place), chunk))
         });
-        // One without records is nothing that could be lost; and of one that is lost nothing can be made.
-        let is_something = |chunk: &TierChunk| chunk.length > RECORDS_START && !chunk.is_lost;
-        chunks.filter(move |(_, chunk)| matches!(chunk.is, ChunkIs::Sealed { .. }) && is_something(chunk))
+        // One without records is nothing that could be lost.
+        chunks.filter(|(_, chunk)| matches!(chunk.is, ChunkIs::Sealed { .. }) && chunk.length > RECORDS_START)
     }
 
     fn is_any_wanting(&self) -> bool {
-        self.sealed_chunks().any(|((name, _), chunk)| {
-            let is_leaving = chunk.members.iter().any(|member| self.is_draining(*member));
-            is_leaving || self.is_degraded(name, chunk) || !chunk.strays.is_empty()
-        })
+        self.sealed_chunks()
+            .any(|((name, _), chunk)| self.is_degraded(name, chunk) || !chunk.strays.is_empty())
     }
 
     /// Whether fewer members of a sealed chunk are there than should be.
@@ -217,7 +214,7 @@ impl TierCore {
     /// Whether a server has been away for so long that what it has is made anew.
     pub(super) fn is_lost(&self, now: Instant, server: usize) -> bool {
         let away = self.servers.get(server).and_then(|server| server.away_since);
-        self.is_out(server) || away.is_some_and(|since| now.since(since) >= self.config.lost_after)
+        away.is_some_and(|since| now.since(since) >= self.config.lost_after)
     }
 
     /// Members that are not lost.
@@ -229,12 +226,10 @@ impl TierCore {
     fn most_wanting(&self, now: Instant) -> Option<Wanting> {
         let found = self.sealed_chunks().filter_map(|(place, chunk)| {
             let kept = self.kept_members(now, chunk).len();
-            let staying = self.staying_members(now, chunk).len();
-            if staying >= self.replicas(place.0) || self.repairs_left.contains_key(&place) {
+            if kept >= self.replicas(place.0) || self.repairs_left.contains_key(&place) {
                 return None;
             }
-            let is_short = kept < self.replicas(place.0);
-            let (target, is_stray) = self.target_for(now, place.0, chunk, is_short)?;
+            let (target, is_stray) = self.target_for(now, place.0, chunk)?;
             // What nobody names may be all that is left (R4); and what somebody has already is not copied elsewhere.
             if !(is_stray || self.has_ready_member(chunk) && self.have_told(place.0)) {
                 return None;
@@ -254,20 +249,11 @@ impl TierCore {
     }
 
     /// Who is to have a replica: one that has something of it already; or another, when those will not come back.
-    /// If it is not short of replicas, one of those that it has is to leave its server, and goes to none of the kind.
-    fn target_for(
-        &self,
-        now: Instant,
-        name: SegmentName,
-        chunk: &TierChunk,
-        is_short: bool,
-    ) -> Option<(usize, bool)> {
-        let can = |place: &usize| {
-            let server = self.servers.get(*place).filter(|_| !self.is_out(*place));
-            server.is_some_and(|server| server.is_ready() && !server.has_failed(now))
+    fn target_for(&self, now: Instant, name: SegmentName, chunk: &TierChunk) -> Option<(usize, bool)> {
+        let can = |server: &usize| {
+            self.servers.get(*server).is_some_and(|server| server.is_ready() && !server.has_failed(now))
         };
-        let is_kept = |stray: &&usize| is_short || self.may_keep(**stray);
-        let is_whole = |stray: &&usize| !chunk.rotten.contains(*stray) && is_kept(stray);
+        let is_whole = |stray: &&usize| !chunk.rotten.contains(*stray);
         if let Some(stray) = chunk.strays.iter().filter(is_whole).copied().find(can) {
             return Some((stray, true));
         }
@@ -283,8 +269,7 @@ impl TierCore {
             return Some((place, false));
         }
         // One that is broken is made anew where it is, when there is nowhere else (R7).
-        let is_broken = |stray: &&usize| chunk.rotten.contains(*stray) && is_kept(stray);
-        let broken = chunk.strays.iter().filter(is_broken).copied().find(can);
+        let broken = chunk.strays.iter().filter(|stray| !is_whole(stray)).copied().find(can);
         let may_go = self.are_all_there(name, chunk) && !is_planted(Bug::BrokenLeft);
         broken.filter(|_| may_go).map(|stray| (stray, true))
     }
@@ -300,15 +285,12 @@ impl TierCore {
         let can = |place: &usize| {
             self.servers.get(*place).is_some_and(|server| {
                 let has_room = server.free >= u64::from(chunk.length.0) * u64::from(Units::LEN);
-                let can_take = server.is_ready() && !server.has_failed(now) && !server.is_full(now);
-                can_take && has_room && self.may_keep(*place)
+                server.is_ready() && !server.has_failed(now) && !server.is_full(now) && has_room
             })
         };
         let has_none = |place: &usize| !chunk.members.contains(place) && !chunk.strays.contains(place);
-        let domain = |place: usize| self.domain_of(place);
-        // Of those that leave it does not matter where they are.
-        let staying = self.staying_members(now, chunk);
-        let is_apart = |place: &usize| staying.iter().all(|member| domain(*member) != domain(*place));
+        let domain = |place: usize| self.servers.get(place).and_then(|server| server.domain);
+        let is_apart = |place: &usize| chunk.members.iter().all(|member| domain(*member) != domain(*place));
         let free = |place: &usize| self.servers.get(*place).map_or(0, |server| server.free);
         let others = (0..self.servers.len()).filter(|place| has_none(place) && can(place));
         others.max_by_key(|place| (is_apart(place), free(place)))
@@ -729,7 +711,7 @@ impl TierCore {
             return;
         }
         let Some(chunk) = segment.chunks.get(place) else { return self.give_repair_up(now, false) };
-        let kept = self.members_beside(now, name, chunk);
+        let kept = self.kept_members(now, chunk);
         let members: Vec<usize> = kept.iter().copied().chain([target]).collect();
         let Some(record) = self.sealed_record(chunk, &members) else {
             return self.give_repair_up(now, false);

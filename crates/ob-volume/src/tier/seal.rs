@@ -14,7 +14,6 @@ mod grow;
 use std::time::Duration;
 
 use ob_core::{ChunkName, Instant, Revision, SegmentName, Units};
-use ob_format::volume::RECORDS_START;
 use ob_format::volume::metadata::ChunkState;
 
 use super::chunks::ChunkIs;
@@ -49,8 +48,6 @@ pub(super) struct Seal {
     /// Those that did not give what they alone have, in any attempt.
     ungiving: Vec<usize>,
     growth: Growth,
-    /// What nobody has any more may be missing.
-    may_lose: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +119,6 @@ impl Seal {
             content_crc: 0,
             ungiving: Vec::new(),
             growth: Growth::default(),
-            may_lose: false,
         }
     }
 
@@ -173,7 +169,7 @@ impl Seal {
         let ends = || self.members.iter().filter_map(SealMember::end);
         let is_sure = |end: End| matches!(end.state, EndState::Known | EndState::Clean);
         let has_said = |member: &SealMember| matches!(member.is, MemberIs::Ended(_) | MemberIs::Lost);
-        let is_rotten = |end: End| end.state == EndState::Damaged && !self.may_lose;
+        let is_rotten = |end: End| end.state == EndState::Damaged;
         ends().any(is_sure) || (self.members.iter().all(has_said) && !ends().any(is_rotten))
     }
 
@@ -332,9 +328,7 @@ impl TierCore {
     fn stop_members(&mut self, now: Instant, name: SegmentName, place: usize) {
         self.last_attempt += 1;
         let attempt = self.last_attempt;
-        let out: Vec<usize> = (0..self.servers.len()).filter(|server| self.is_out(*server)).collect();
         let Some(segment) = self.segments.get_mut(&name) else { return };
-        let accepts_loss = segment.accepts_loss;
         let (Some(epoch), Some(chunk)) = (segment.epoch(), segment.chunks.get_mut(place)) else { return };
         let of = ChunkName::new(name, chunk.number);
         let is_ready = |server: &usize| self.servers.get(*server).is_some_and(ServerCore::is_ready);
@@ -345,12 +339,8 @@ impl TierCore {
             |is| move |server: &usize| SealMember { server: *server, is, failures: 0, is_reopened: false };
         seal.attempt = attempt;
         seal.attempts = seal.attempts.saturating_add(1);
-        seal.may_lose = accepts_loss;
         seal.members = there.iter().map(member(MemberIs::Asked)).collect();
-        // What one that is out had is gone: it has answered (C4).
-        let (lost, away): (Vec<usize>, Vec<usize>) = away.iter().partition(|server| out.contains(server));
         seal.members.extend(away.iter().map(member(MemberIs::Out)));
-        seal.members.extend(lost.iter().map(member(MemberIs::Lost)));
         if there.is_empty() {
             seal.phase = Phase::Waiting { again: now + AGAIN };
             return;
@@ -605,23 +595,6 @@ impl TierCore {
             self.resolve(now, name, place, members);
         }
         self.commit_over(now, name);
-    }
-
-    /// Nobody has anything of a chunk any more: it ends where its records begin. The store is told of that when a head is past it.
-    pub(super) fn seal_as_lost(&mut self, now: Instant, name: SegmentName, place: usize) -> bool {
-        self.close_chunk(now, name, place);
-        let Some(chunk) = self.segments.get_mut(&name).and_then(|segment| segment.chunks.get_mut(place))
-        else {
-            return false;
-        };
-        let (changes, members) = (chunk.changes, chunk.members.clone());
-        let ChunkIs::Closing(seal) = &mut chunk.is else { return false };
-        if changes > 0 || seal.phase == Phase::Committing {
-            return false;
-        }
-        (seal.length, seal.content_crc) = (RECORDS_START, 0);
-        self.resolve(now, name, place, members);
-        true
     }
 
     /// From now on everybody agrees on what the chunk has. What lies in it is done (I9), and the rest is to be done anew.

@@ -105,8 +105,6 @@ pub(super) struct SegmentCore {
     pub(super) told_epoch: u64,
     /// The greatest sequence that the store led to when it was taken.
     pub(super) found_last: Sequence,
-    /// An administrator accepts that what nobody has any more is lost.
-    pub(super) accepts_loss: bool,
     /// Since when it is answered for.
     pub(super) owned_since: Option<Instant>,
     /// When somebody has asked for it last.
@@ -138,7 +136,6 @@ impl SegmentCore {
             wish: Wish::None,
             told_epoch: 0,
             found_last: Sequence(0),
-            accepts_loss: false,
             owned_since: None,
             asked_at: Instant::default(),
         }

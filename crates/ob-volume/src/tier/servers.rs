@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ob_core::{ChunkId, ChunkName, Instant, SegmentName, ServerId};
 use ob_format::volume::ChunkKind;
-use ob_format::volume::metadata::{ServerState as Membership, Text};
+use ob_format::volume::metadata::Text;
 use ob_split::wire::{
     Channel, ChannelId, ChannelIs, ChannelState, ChannelWhat, Completion, CompletionStatus, HEADER_LEN,
     Handle,
@@ -87,10 +87,6 @@ pub(super) struct ServerCore {
     pub(super) sweep: Sweep,
     /// Chunks' records name it, and it has not been found at any address yet. (With no id: nobody; another such may have its place.)
     pub(super) is_unplaced: bool,
-    /// An administrator would have it taken in, and the store does not say yet that it is.
-    pub(super) is_candidate: bool,
-    /// Bytes that it said are used.
-    pub(super) used: u64,
 }
 
 impl ServerCore {
@@ -113,8 +109,6 @@ impl ServerCore {
             trouble: None,
             sweep: Sweep::default(),
             is_unplaced: false,
-            is_candidate: false,
-            used: 0,
         }
     }
 
@@ -132,11 +126,6 @@ impl ServerCore {
 
     pub(super) fn is_ready(&self) -> bool {
         self.state == ServerState::Ready
-    }
-
-    /// Whether anybody else may have its place: no record names it, and nothing is left of a connection to it.
-    pub(super) fn is_nobody(&self) -> bool {
-        self.is_unplaced && self.id.is_none() && self.state == ServerState::Unused
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -257,8 +246,7 @@ pub(super) const fn channel_of(server: usize) -> ChannelId {
 impl TierCore {
     /// A port is open: every server is connected to.
     pub(super) fn connect_servers(&mut self, now: Instant) {
-        let most = self.places_max();
-        for server in self.servers.iter_mut().take(most).filter(|server| !server.is_unplaced) {
+        for server in self.servers.iter_mut().filter(|server| !server.is_unplaced) {
             server.state = ServerState::Down { again: now };
             (server.pinged, server.silent_calls) = (None, 0);
         }
@@ -322,10 +310,7 @@ impl TierCore {
                 self.greet(place);
             }
             (ChannelState::Gone | ChannelState::Refused, _) => {
-                server.state = match server.is_unplaced {
-                    true => ServerState::Unused,
-                    false => ServerState::Down { again: now + RECONNECT },
-                };
+                server.state = ServerState::Down { again: now + RECONNECT };
                 (server.pinged, server.silent_calls) = (None, 0);
                 server.away_since.get_or_insert(now);
                 self.repair_at.get_or_insert(now);
@@ -339,7 +324,7 @@ impl TierCore {
     }
 
     /// Chunks that were written to it are not any more: what is written next goes to others.
-    pub(super) fn server_gone(&mut self, now: Instant, place: usize) {
+    fn server_gone(&mut self, now: Instant, place: usize) {
         let open = self.segments.iter().flat_map(|(name, segment)| {
             let chunks = segment.chunks.iter().enumerate();
             let open = chunks.filter(|(_, chunk)| chunk.is_open() && chunk.members.contains(&place));
@@ -416,7 +401,7 @@ impl TierCore {
         }
     }
 
-    pub(super) fn close_channel(&mut self, place: usize) {
+    fn close_channel(&mut self, place: usize) {
         let Some(server) = self.servers.get_mut(place) else { return };
         server.state = ServerState::Closing;
         self.unlink_server(place);
@@ -544,8 +529,8 @@ impl TierCore {
         let Some(server) = self.servers.get_mut(place) else { return };
         if let Outcome::Answered(answer) = outcome {
             server.pinged = None;
-            if let Answer::Good(Reply::Ping { free, used, .. }) = answer {
-                (server.free, server.used) = (*free, *used);
+            if let Answer::Good(Reply::Ping { free, .. }) = answer {
+                server.free = *free;
             }
         }
     }
@@ -604,23 +589,11 @@ impl TierCore {
             Outcome::Answered(_) => Err(ServerTrouble::Other),
             Outcome::Failed => return self.close_channel(place),
         };
-        let is_asked_for = self.is_place_asked_for(place);
-        let good = good.and_then(|(id, welcome)| match self.pooled.state(id) {
-            Some(Membership::Out) if !is_asked_for => Err(ServerTrouble::Removed),
-            _ => Ok((id, welcome)),
-        });
-        match good {
-            Ok((id, welcome)) => self.welcomed(now, place, id, &welcome),
-            Err(trouble) => {
-                self.refuse_server(place, trouble);
-                self.candidate_refused(place, trouble);
-            }
-        }
-    }
-
-    /// A server is there, and is of this pool.
-    fn welcomed(&mut self, now: Instant, place: usize, id: ServerId, welcome: &WelcomePayload) {
-        if self.servers.get(place).and_then(|server| server.id).is_some_and(|known| known != id) {
+        let (id, welcome) = match good {
+            Ok(good) => good,
+            Err(trouble) => return self.refuse_server(place, trouble),
+        };
+        if server.id.is_some_and(|known| known != id) {
             self.move_identity_out(now, place);
         }
         // It may have been somewhere else before.
@@ -639,15 +612,12 @@ impl TierCore {
         (server.pinged, server.ping_at, server.silent_calls) = (None, now + PING_EVERY, 0);
         (server.full_until, server.trouble) = (None, None);
         (server.away_since, server.sweep) = (None, Sweep::default());
-        server.used = welcome.capacity.saturating_sub(welcome.free);
         self.link_server(now, place);
         self.server_ready(now, place);
-        self.join_servers();
-        self.candidate_greeted(place);
     }
 
     /// Whoever waits for a server goes on.
-    pub(super) fn server_ready(&mut self, now: Instant, place: usize) {
+    fn server_ready(&mut self, now: Instant, place: usize) {
         self.ready.extend(self.memberless.drain(..));
         self.retry_seals(now);
         self.continue_all_openings(now);

@@ -94,10 +94,6 @@ pub(super) struct Space {
     pub(super) head_chunks: Vec<usize>,
     /// The first round in which servers tell what they have of it.
     pub(super) sweep_round: u64,
-    /// A head is to be past this: no earlier one says what is lost.
-    pub(super) lost_at: Option<Sequence>,
-    /// Something is lost of which no head is to say so yet.
-    pub(super) is_loss_new: bool,
 }
 
 /// A chunk that is dead: what is left to be done.
@@ -236,7 +232,6 @@ impl TierCore {
             self.seal_idle(now, name);
             self.continue_space(now, name);
         }
-        self.close_on_draining(now);
         self.continue_compaction(now);
     }
 
@@ -551,13 +546,6 @@ impl TierCore {
         let round = Some(if is_of_all { self.sweep_round } else { segment.space.sweep_round });
         let has_told = |server: &ServerCore| server.sweep.done >= round || server.sweep.is_silent();
         self.servers.iter().filter(|server| server.is_ready()).all(has_told) || is_planted(Bug::DeadForgotten)
-    }
-
-    /// The same, of everybody who is there, and whoever does not say is waited for.
-    pub(super) fn has_each_told(&self, name: SegmentName) -> bool {
-        let round = self.segments.get(&name).map(|segment| segment.space.sweep_round);
-        let ready = self.servers.iter().filter(|server| server.is_ready());
-        round.is_some() && ready.into_iter().all(|server| server.sweep.done >= round)
     }
 
     /// A server has told all that it has, or has not.

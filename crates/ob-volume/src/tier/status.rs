@@ -10,7 +10,6 @@ use ob_format::volume::RECORDS_START;
 use super::chunks::{ChunkIs, TierChunk};
 use super::core::TierCore;
 use super::segments::Standing;
-use super::servers::ServerCore;
 use super::space::Fullness;
 use super::taking::TakingStatus;
 
@@ -71,9 +70,6 @@ pub enum ServerTrouble {
     /// It knows the greatest number that a connection can have.
     #[error("it knows a later connection than there can be")]
     Session,
-    /// It is not of the pool any more.
-    #[error("it was taken out of the pool; `outboard pool add` takes it in again")]
-    Removed,
     /// It says what it should not.
     #[error("it does not answer a greeting as chunk servers do")]
     Other,
@@ -171,8 +167,6 @@ pub struct ServerStatus {
     pub is_full: bool,
     /// Why it cannot be used, if it has said so.
     pub trouble: Option<ServerTrouble>,
-    /// Whether what it has is copied away.
-    pub is_draining: bool,
     /// Bytes that it said are free.
     pub free: u64,
 }
@@ -323,16 +317,13 @@ impl TierCore {
     #[must_use]
     pub fn status(&self) -> TierStatus {
         let counts = self.counts;
-        let is_known = |server: &ServerCore| !server.is_unplaced && !server.is_candidate;
-        let servers = self.servers.iter().enumerate().filter(|(_, server)| is_known(server));
-        let servers = servers.map(|(place, server)| ServerStatus {
+        let servers = self.servers.iter().filter(|server| !server.is_unplaced).map(|server| ServerStatus {
             address: server.address,
             server: server.id,
             is_ready: server.is_ready(),
             has_failed: server.has_failed(self.now),
             is_full: server.is_full(self.now),
             trouble: server.trouble,
-            is_draining: self.is_draining(place),
             free: server.free,
         });
         TierStatus {
@@ -408,7 +399,7 @@ impl TierCore {
                 + self.lists_waiting(name),
             degraded: count(&|chunk| {
                 let is_sealed = matches!(chunk.is, ChunkIs::Sealed { .. });
-                is_sealed && !chunk.is_lost && chunk.length > RECORDS_START && self.is_degraded(name, chunk)
+                is_sealed && chunk.length > RECORDS_START && self.is_degraded(name, chunk)
             }),
             unresolved: segment.chunks.iter().map(|chunk| chunk.unresolved.len()).sum(),
             taking: self.taking_status(name),

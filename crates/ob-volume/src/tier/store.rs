@@ -1,22 +1,20 @@
 //! What the tier says to the metadata store: who it is, that it lives, and commits that are sent until they are answered (M1).
 //!
 //! ```text
-//!   Closed ─ port opens ─▶ Granting ─▶ Pool ─▶ Tier ─▶ Servers ─▶ Volumes ─▶ Segments ─▶ Open ─┐
-//!                              ▲                ▲ port opens anew                              │
-//!                              └── the session is over ◀───────────────────────────────────────┘
+//!   Closed ─ port opens ─▶ Granting ─▶ Pool ─▶ Tier ─▶ Volumes ─▶ Segments ─▶ Open ─┐
+//!                              ▲                ▲ port opens anew                   │
+//!                              └── the session is over ◀────────────────────────────┘
 //! ```
-
-mod purposes;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ob_core::{GateId, Incarnation, Instant, Revision, SegmentName, SessionId, TierId, Token};
+use ob_core::{GateId, Incarnation, Instant, Revision, SegmentName, SessionId, TierId, Token, VolumeId};
 use ob_format::volume::LayoutError;
-use ob_format::volume::metadata::{Pool, Segment, Tier};
+use ob_format::volume::metadata::{Head, Pool, Segment, Tier};
 use ob_split::wire::Gate;
 
-use super::admin::AdminError;
+use super::admin::{AdminError, Ticket};
 use super::core::TierCore;
 use super::plant::{Bug, is_planted};
 use super::ports::MAIN;
@@ -27,8 +25,6 @@ use crate::metadata::{
     Change, Expect, Key, LIST_MAX, MetadataAnswer, MetadataCompletion, MetadataError, MetadataOp,
     MetadataValue, Name, Transaction, Value,
 };
-
-pub(super) use purposes::{Listing, Purpose, Then};
 
 /// How long after it was not answered something is asked again.
 pub(super) const RETRY: Duration = Duration::from_millis(100);
@@ -44,12 +40,163 @@ pub(super) enum Phase {
     Granting,
     Pool,
     Tier,
-    Servers,
     Volumes,
     Segments,
     Open,
     /// The store has something that cannot be served.
     Failed(Trouble),
+}
+
+/// What becomes of a commit.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Then {
+    Pool,
+    Tier(SessionId),
+    /// A volume that was being removed is gone.
+    VolumeEnded(VolumeId),
+    /// A segment of such a volume is.
+    SegmentEnded(SegmentName),
+    /// A segment that nobody has written.
+    Taken(SegmentName),
+    /// One that somebody has, and how long the one before may still answer.
+    Won {
+        name: SegmentName,
+        wait_ms: u32,
+    },
+    Adopted(SegmentName),
+    Reserved(SegmentName),
+    Opened(SegmentName),
+    /// A chunk, by its place among its segment's.
+    Sealed(SegmentName, usize),
+    /// It has a member more.
+    Repaired(SegmentName, usize),
+    /// It has one less.
+    Dropped(SegmentName, usize),
+    /// The index has a head.
+    Headed(SegmentName, Head),
+    /// Chunks are dead.
+    Buried(SegmentName),
+    /// Chunks have no keys any more.
+    Erased(SegmentName),
+    /// That this tier wants a segment is in the store.
+    Wished(SegmentName),
+    /// A segment is nobody's.
+    Released(SegmentName),
+    /// One that this tier does not know to be its own, though the store says so.
+    LeftReleased,
+    /// Nothing of a volume is cut off any more.
+    CutEnded(VolumeId),
+    /// What an administrator has asked.
+    Administered(Ticket),
+    /// What it was for is forgotten.
+    Nobody,
+}
+
+impl Then {
+    /// Of which segment it is.
+    const fn segment(&self) -> Option<SegmentName> {
+        match *self {
+            Self::Taken(name)
+            | Self::Won { name, .. }
+            | Self::Adopted(name)
+            | Self::Reserved(name)
+            | Self::Opened(name)
+            | Self::Sealed(name, _)
+            | Self::Repaired(name, _)
+            | Self::Dropped(name, _)
+            | Self::Headed(name, _)
+            | Self::Buried(name)
+            | Self::Erased(name)
+            | Self::SegmentEnded(name)
+            | Self::Released(name) => Some(name),
+            // That a tier wants a segment is not changed by what it knows of it.
+            Self::Pool
+            | Self::Tier(_)
+            | Self::VolumeEnded(_)
+            | Self::Wished(_)
+            | Self::CutEnded(_)
+            | Self::Administered(_)
+            | Self::LeftReleased
+            | Self::Nobody => None,
+        }
+    }
+}
+
+/// What an operation is for.
+#[derive(Clone, Debug)]
+pub(super) enum Purpose {
+    Grant,
+    Renew {
+        session: SessionId,
+        sent: Instant,
+        /// The preparation of the gate that came before it; nothing if there was none.
+        gate: Option<u64>,
+    },
+    Pool,
+    Volumes(Listing),
+    /// What a volume is now.
+    Volume(VolumeId),
+    /// Whether the name of a volume is still its own, which is all that is left of it.
+    NameOf(VolumeId),
+    /// Whether a volume is gone of which a server tells; and whether there ever was one.
+    Gone(VolumeId),
+    GonePool(VolumeId),
+    /// What an administrator's request needs.
+    Admin(Ticket),
+    Segments(VolumeId, Listing),
+    Segment(SegmentName),
+    /// Who wants a segment that nobody has.
+    Wanter {
+        name: SegmentName,
+        found: Box<Segment>,
+        revision: Revision,
+    },
+    /// Which segments tiers want.
+    Wanted,
+    /// A segment that another wants, and that this tier does not know to be its own.
+    Left(SegmentName),
+    /// Which tiers there are.
+    Tiers,
+    /// Whether the owner that a segment's record names is there.
+    Owner {
+        name: SegmentName,
+        found: Box<Segment>,
+        revision: Revision,
+    },
+    /// For which attempt to take a segment.
+    Chunks(SegmentName, u64),
+    /// An earlier life of this tier ends.
+    Revoke,
+    /// This one does.
+    Leave,
+    /// What was before a revision is forgotten. If it is not, there is a next time.
+    Forget,
+    /// What it was for is forgotten.
+    Nobody,
+    Commit {
+        key: Key,
+        /// What it puts there, or that it takes it away.
+        value: Option<Value>,
+        then: Then,
+    },
+    /// A commit was not met: what the key has may be its own doing.
+    ReadBack {
+        value: Option<Value>,
+        then: Then,
+    },
+}
+
+/// Why segments, or volumes, are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listing {
+    /// The tier begins.
+    Begins,
+    /// To find those that nobody has; or volumes that are another than they were.
+    Looks,
+    /// To find those that are left of a volume which is being removed.
+    Removes,
+    /// To find those of which something is cut off.
+    Cuts,
 }
 
 #[derive(Debug)]
@@ -218,11 +365,7 @@ impl TierCore {
             self.store.phase = Phase::Granting;
             self.submit(Purpose::Grant, MetadataOp::Grant { ttl: self.config.lease });
         } else if self.store.phase == Phase::Closed {
-            match self.pool {
-                Some(_) => self.put_tier(),
-                // The session was granted when the port was closed again.
-                None => self.read_pool(),
-            }
+            self.put_tier();
         }
     }
 
@@ -272,7 +415,9 @@ impl TierCore {
                     && pool.drift_ppm == self.config.drift_ppm =>
             {
                 // Whoever has made it: another tier may have begun at the same time.
-                self.pool = Some(pool.pool);
+                if self.pool.replace(pool.pool).is_none() {
+                    self.connect_servers(self.now);
+                }
                 self.put_tier();
             }
             Ok(_) => self.fail(Trouble::OtherPool),
@@ -318,7 +463,7 @@ impl TierCore {
         };
         self.store.tier_revision = Some(revision);
         self.renew(now);
-        self.list_servers();
+        self.list_volumes();
     }
 
     /// Somebody has put `tiers/T` before. If that was a life of this tier behind the same lock, it is over, and its session can end now.
@@ -345,7 +490,6 @@ impl TierCore {
         self.take_early();
         self.adopt_segments();
         self.take_early_jobs();
-        self.join_servers();
         self.continue_removals(self.now);
         self.sweep_for_strays(self.now);
         self.wake_leased();
@@ -426,7 +570,6 @@ impl TierCore {
             self.continue_removals(now);
             self.continue_cuts(now);
             self.watch_volumes();
-            self.watch_servers();
         }
         for (token, pending) in &mut self.store.pending {
             if pending.again.is_some_and(|again| again <= now) {
@@ -569,10 +712,6 @@ impl TierCore {
                 self.volume_read(now, volume, value.as_ref());
             }
             (Purpose::Admin(ticket), answer) => self.job_read(ticket, answer),
-            (Purpose::PoolAdmin(ticket), answer) => self.pool_job_read(now, ticket, answer),
-            (Purpose::Servers(listing), MetadataAnswer::Values { entries, has_more }) => {
-                self.servers_listed(now, listing, &entries, has_more);
-            }
             (Purpose::NameOf(volume), MetadataAnswer::Value(value)) => self.name_read(volume, value.as_ref()),
             (Purpose::Gone(volume), MetadataAnswer::Value(value)) => {
                 self.unknown_read(volume, value.as_ref());
@@ -636,8 +775,6 @@ impl TierCore {
             Then::Released(name) => self.released(now, name),
             Then::CutEnded(volume) => self.cut_ended(volume, revision),
             Then::Administered(ticket) => self.job_committed(ticket, revision),
-            Then::Pooled(ticket) => self.pool_job_committed(now, ticket, revision),
-            Then::Joined(server) => self.server_joined(now, server, revision),
             Then::LeftReleased | Then::Nobody => {}
             Then::Opened(segment) => self.chunk_committed(now, segment, revision),
             Then::Sealed(segment, place) => self.seal_committed(now, segment, place, revision),

@@ -11,7 +11,6 @@
 //! any point, and the next attempt, of whoever it is, begins with a higher epoch.
 
 mod lists;
-mod losing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -443,7 +442,7 @@ impl TierCore {
                 let members: BTreeSet<usize> =
                     segment.chunks.iter().flat_map(|chunk| chunk.members.iter().copied()).collect();
                 let is_ready = |place: &usize| self.servers.get(*place).is_some_and(ServerCore::is_ready);
-                if *until <= now || members.iter().all(|place| is_ready(place) || self.is_out(*place)) {
+                if *until <= now || members.iter().all(is_ready) {
                     let there: BTreeSet<usize> = members.into_iter().filter(is_ready).collect();
                     self.fence(now, name, &there);
                 }
@@ -595,8 +594,6 @@ impl TierCore {
         // One that had to be waited for says so in the store until that is over.
         segment.wants_adoption |= segment.record.is_some_and(|record| record.state == Held::Taken);
         self.counts.segments_taken += 1;
-        // Before anybody asks for a block that is lost.
-        self.mark_lost(now, name);
         self.repair_at = Some(now);
         self.sweep_soon(now, name);
         self.commit_over(now, name);

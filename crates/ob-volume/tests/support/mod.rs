@@ -5,7 +5,6 @@ mod disk;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use ob_core::{
@@ -27,8 +26,6 @@ pub(crate) use disk::SharedDisk;
 
 pub(crate) const POOL: PoolId = PoolId(*b"a pool for tests");
 pub(crate) const TIER: TierId = TierId(7);
-/// Where it connects from.
-const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub(crate) const FIRST: Epoch = Epoch::FIRST;
 /// Units of a test's chunk.
 pub(crate) const CHUNK_UNITS: Units = Units(8192);
@@ -223,7 +220,7 @@ impl<D: TestDisk> Rig<D> {
     /// A connection that has said nothing.
     pub(crate) fn connect(&mut self) -> Client {
         let net = ConnectionId(self.wires.len() as u64 + 1);
-        let key = self.server.accept(self.now, net, PEER).expect("there is room");
+        let key = self.server.accept(self.now, net).expect("there is room");
         let (to_server, from_server, replies) = Default::default();
         self.wires.push(Wire {
             key,
@@ -239,11 +236,7 @@ impl<D: TestDisk> Rig<D> {
     }
 
     pub(crate) fn try_connect(&mut self) -> Option<ConnectionKey> {
-        self.try_connect_from(PEER)
-    }
-
-    pub(crate) fn try_connect_from(&mut self, peer: IpAddr) -> Option<ConnectionKey> {
-        self.server.accept(self.now, ConnectionId(1_000_000), peer)
+        self.server.accept(self.now, ConnectionId(1_000_000))
     }
 
     /// A connection of a port that was greeted.

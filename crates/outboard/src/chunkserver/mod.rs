@@ -9,10 +9,9 @@
 //! A card without a host: the same device file, file system and reactor, and nothing that is served but chunks.
 
 mod command;
-mod status;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ob_core::{Clock, Instant, NetListenError, ServerId};
@@ -25,23 +24,23 @@ use ob_io::{
 use ob_ring::CardService;
 use ob_volume::chunk::{ChunkServerConfig as ServerConfig, ChunkServerDriver, ServerState, StartError};
 
-use crate::config::{ByteSize, ChunkServerConfig, RESERVE_SHARE, is_for_nobody};
+use crate::config::{ByteSize, ChunkServerConfig};
 use crate::files::{CardDevice, DeviceOf, DeviceWanted, Formatted, Mounted, flush_device, mount};
 use crate::halves::{Announcement, HalfError, Life, Readiness, Role, ServiceEndpoint, allow_descriptors};
 use crate::random;
 use crate::signals::StopSignal;
 use crate::terminal::bytes;
 
-use status::{ChunkServerStatus, StatusDoor};
-
+pub use command::ChunkServerOptions;
 pub(crate) use command::run;
-pub use command::{ChunkServerCommand, ChunkServerOptions, ChunkServerStatusOptions};
-pub use status::ChunkServerStatusError;
 
 /// Connections at once, and some at the door.
 const WATCHES: u32 = 256 + 16;
 /// How long one that stops waits for what it has taken. A supervisor kills it some seconds later.
 const DRAIN_WITHIN: Duration = Duration::from_secs(2);
+/// What is kept for maintenance, and at most which share of the device.
+const RESERVE: u64 = 1 << 30;
+const RESERVE_SHARE: u64 = 8;
 
 /// Why a chunk server does not serve.
 #[derive(Debug, thiserror::Error)]
@@ -56,17 +55,12 @@ pub enum ChunkServerError {
         /// What to do.
         fix: String,
     },
-    /// Others reach it, and none of them may connect.
+    /// Others could connect, whom nothing keeps out.
     #[error(
-        "others reach {address}, and only this machine may connect\n\
-         hint: listen on 127.0.0.1 or [::1], or name the networks of tiers: {fix}"
+        "{0} is not an address of this machine alone, and nothing keeps strangers away from chunks yet\n\
+         hint: listen on 127.0.0.1 or [::1]"
     )]
-    ForNobody {
-        /// Where it was to listen.
-        address: SocketAddr,
-        /// What to do.
-        fix: String,
-    },
+    Strangers(SocketAddr),
     /// What it has cannot be served.
     #[error("{0}")]
     Start(StartError),
@@ -76,7 +70,7 @@ impl ChunkServerError {
     /// Whether it stays so until a person has changed something.
     #[must_use]
     pub fn is_lasting(&self) -> bool {
-        matches!(self, Self::ForNobody { .. } | Self::Start(StartError::Server(_) | StartError::Ledger(_)))
+        matches!(self, Self::Strangers(_) | Self::Start(StartError::Server(_) | StartError::Ledger(_)))
     }
 }
 
@@ -90,9 +84,8 @@ pub fn run_chunk_server(
     let stop = StopSignal::install().map_err(HalfError::system("catch signals"))?;
     allow_descriptors();
     let refused = |error| HalfError::ChunkServer(Box::new(error));
-    if is_for_nobody(config.listen, &config.allow) {
-        let fix = config.source.line_to_change("chunkserver", "allow", "[\"10.0.0.0/24\"]");
-        return Err(refused(ChunkServerError::ForNobody { address: config.listen, fix }));
+    if !is_loopback(config.listen.ip()) {
+        return Err(refused(ChunkServerError::Strangers(config.listen)));
     }
     let life = Life::begin(Role::ChunkServer(0), &config.directory)?;
     let (mut serving, formatted) = Serving::start(config, format)?;
@@ -101,12 +94,10 @@ pub fn run_chunk_server(
     }
     serving.watch(&stop)?;
     let address = serving.listen(config)?;
-    let door = StatusDoor::open(&config.directory, serving.reactor.handle().waker());
     while serving.state() == ServerState::Starting {
         if serving.turn_until_stopped(&stop)? {
             return Ok(());
         }
-        door.answer(|| serving.status(config, address));
     }
     if let ServerState::Failed(error) = serving.state() {
         return Err(refused(ChunkServerError::Start(error)));
@@ -121,9 +112,7 @@ pub fn run_chunk_server(
     }));
     tracing::info!(incarnation = life.incarnation().0, %address, "chunk server ready");
     serving.say();
-    while !serving.turn_until_stopped(&stop)? && serving.state() == ServerState::Serving {
-        door.answer(|| serving.status(config, address));
-    }
+    while !serving.turn_until_stopped(&stop)? && serving.state() == ServerState::Serving {}
     let state = serving.state();
     tracing::info!("chunk server stopping");
     serving.say();
@@ -135,6 +124,15 @@ pub fn run_chunk_server(
     }
 }
 
+fn is_loopback(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_loopback(),
+        IpAddr::V6(address) => {
+            address.is_loopback() || address.to_ipv4_mapped().is_some_and(|address| address.is_loopback())
+        }
+    }
+}
+
 /// Everything of a running chunk server.
 struct Serving {
     reactor: Reactor,
@@ -143,9 +141,6 @@ struct Serving {
     policy: IdlePolicy,
     events: Vec<Event>,
     has_more: bool,
-    domain: Text<32>,
-    /// Bytes that are kept for maintenance.
-    reserve: u64,
 }
 
 impl Serving {
@@ -159,13 +154,9 @@ impl Serving {
             mount(wanted, &mut reactor, format).map_err(|error| HalfError::Files(Box::new(error)))?;
         let capacity = files.space_info().total;
         let files = FilesService::new(files, device);
-        let domain = config.domain.map_or_else(machine, Ok);
-        let domain = domain.map_err(HalfError::system("find the machine's name"))?;
-        let reserve = config.reserve.0.min(capacity / RESERVE_SHARE);
-        let driver = Self::driver(config, &reactor.handle(), &files, (domain, reserve))?;
+        let driver = Self::driver(config, &reactor.handle(), &files, capacity)?;
         let policy = IdlePolicy::new(config.reactor.spin.0, available_cores(), config.pollers);
-        let events = Vec::new();
-        let serving = Self { reactor, files, driver, policy, events, has_more: true, domain, reserve };
+        let serving = Self { reactor, files, driver, policy, events: Vec::new(), has_more: true };
         Ok((serving, formatted))
     }
 
@@ -173,14 +164,14 @@ impl Serving {
         config: &ChunkServerConfig,
         handle: &Handle,
         files: &FilesService<CardDevice>,
-        (domain, reserve_len): (Text<32>, u64),
+        capacity: u64,
     ) -> Result<ChunkServerDriver<TcpNet>, HalfError> {
         let fresh = random::bytes().map_err(HalfError::system("draw a number"))?;
         // 0 is none, which is drawn once in 2⁶⁴ times.
         let fresh = ServerId(u64::from_le_bytes(fresh).max(1));
+        let domain = domain().map_err(HalfError::system("find the machine's name"))?;
         let server_config = ServerConfig {
-            reserve_len,
-            allow: config.allow.iter().map(|network| network.0).collect(),
+            reserve_len: RESERVE.min(capacity / RESERVE_SHARE),
             ..sized(&ServerConfig::new(fresh, domain), config.memory)
         };
         let driver = ChunkServerDriver::new(TcpNet::new(handle, WATCHES), files.local(), server_config);
@@ -209,14 +200,6 @@ impl Serving {
 
     fn state(&self) -> ServerState {
         self.driver.server().state().clone()
-    }
-
-    fn status(&self, config: &ChunkServerConfig, address: SocketAddr) -> ChunkServerStatus {
-        let server = self.driver.server();
-        let of = ChunkServerStatus::new(&server.facts(), &server.holdings());
-        let allow = config.allow.iter().map(ToString::to_string).collect();
-        let (address, domain) = (address.to_string(), self.domain.as_str().to_owned());
-        ChunkServerStatus { address, allow, domain, reserve: self.reserve, ..of }
     }
 
     fn endpoint(&self, address: SocketAddr) -> ServiceEndpoint {
@@ -296,8 +279,8 @@ impl Serving {
     }
 }
 
-/// What fails together, if nothing else is said: the machine.
-fn machine() -> io::Result<Text<32>> {
+/// What fails together: the machine.
+fn domain() -> io::Result<Text<32>> {
     let system = rustix::system::uname();
     let name: String = system.nodename().to_string_lossy().chars().take(32).collect();
     // A name that is longer, or of other letters than bytes have room for, says nothing.

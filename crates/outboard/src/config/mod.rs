@@ -42,7 +42,6 @@ pub use programs::ProgramsConfig;
 pub use quantity::{ByteRate, ByteSize, QuantityError, Share, TimeSpan};
 pub use split::{Magic, SplitConfig};
 pub use volumes::{ChunkServerConfig, ChunkServerSection, MetadataPlace, VolumesConfig};
-pub(crate) use volumes::{RESERVE_SHARE, is_for_nobody};
 
 /// The names that `[link] model` accepts.
 pub const LINK_MODELS: &[(&str, ob_link::Costs)] = ob_link::Costs::PRESETS;

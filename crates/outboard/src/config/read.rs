@@ -18,7 +18,7 @@ use super::{
     ByteSize, Config, Durability, FilesConfig, FilesDevice, KvConfig, LINK_MODELS, LinkConfig, LinkKind,
     LogConfig, LogLevel, Mistake, NamespaceDevice, Network, NvmeConfig, Password, Place, Placement,
     ProgramsConfig, ReactorConfig, SegmentSize, StatusConfig, SubsystemConfig, TimeSpan, files, nvme,
-    together, volumes as volumes_config,
+    together,
 };
 use crate::spelling::nearest;
 
@@ -129,10 +129,6 @@ pub(super) fn read(text: &str) -> Result<(Config, BTreeMap<String, Place>), Vec<
     reader.top(&mut config, document.get_ref());
     if config.files.device == FilesDevice::Memory && !reader.places.contains_key("files.size") {
         config.files.size = files::MEMORY_SIZE_DEFAULT;
-    }
-    if !reader.places.contains_key("chunkserver.reserve") {
-        let most = config.chunkserver.size.0 / volumes_config::RESERVE_SHARE;
-        config.chunkserver.reserve = config.chunkserver.reserve.min(ByteSize(most));
     }
     let memory = NamespaceDevice::Device(FilesDevice::Memory);
     for subsystem in [&mut config.nvme.single].into_iter().chain(&mut config.nvme.subsystems) {

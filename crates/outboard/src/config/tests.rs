@@ -498,7 +498,6 @@ compact_rate = \"16MiB\"
 compact_share = 0.25
 compact_writes = 4096
 metadata_history = true
-pool = \"of rack 7\"
 ";
     let config = parse(text).unwrap();
     let volumes = &config.volumes;
@@ -506,7 +505,6 @@ pool = \"of rack 7\"
     assert_eq!((volumes.rebuild_rate, volumes.compact_rate), (ByteRate(32 << 20), ByteRate(16 << 20)));
     assert_eq!((volumes.compact_share, volumes.compact_writes), (Share(250), 4096));
     assert_eq!((volumes.index_memory, volumes.metadata_history), (ByteSize(2 << 30), true));
-    assert_eq!((volumes.pool.as_str(), VolumesConfig::default().pool.as_str()), ("of rack 7", "default"));
     let shown = config.to_toml().unwrap();
     assert!(
         shown.contains("rebuild_rate = \"32MiB/s\"") && shown.contains("compact_share = 0.25"),
@@ -527,72 +525,13 @@ fn what_volumes_do_not_do_yet_is_not_believed_to_be_done() {
   | ^^^^^^^^^^^
   = hint: leave the line out: docs/volumes.md tells what there is of volumes"
     );
-    for text in ["[volumes]\nbusy_above = \"10ms\"", "[volumes]\nappend_timeout = \"1s\""] {
+    for text in
+        ["[volumes]\npool = \"other\"", "[chunkserver]\nallow = []", "[chunkserver]\nreserve = \"1GiB\""]
+    {
         assert!(explained(text).contains("does nothing in this version"), "{text}");
     }
     let said = explained("[volumes]\nreplica = 3");
     assert!(said.contains("did you mean `replicas`?"), "{said}");
-}
-
-#[test]
-fn a_chunk_server_is_configured_for_other_machines() {
-    let text = "[chunkserver]
-listen = \"10.0.0.4:4440\"
-allow = [\"10.0.0.0/24\", \"127.0.0.1\"]
-domain = \"rack-7\"
-size = \"64GiB\"
-reserve = \"4GiB\"
-";
-    let config = parse(text).unwrap();
-    let server = config.chunk_server(None);
-    let allow: Vec<String> = server.allow.iter().map(ToString::to_string).collect();
-    assert_eq!(allow, ["10.0.0.0/24", "127.0.0.1"]);
-    assert_eq!((server.domain.unwrap().as_str(), server.reserve), ("rack-7", ByteSize(4 << 30)));
-    let shown = config.to_toml().unwrap();
-    assert!(shown.contains("domain = \"rack-7\""), "{shown}");
-    assert_eq!(parse(&shown).unwrap().to_toml().unwrap(), shown);
-    // Of itself it is this machine's alone, and keeps an eighth of a small device.
-    let server = parse("[chunkserver]\nsize = \"1GiB\"").unwrap().chunk_server(None);
-    let allow: Vec<String> = server.allow.iter().map(ToString::to_string).collect();
-    assert_eq!(allow, ["127.0.0.0/8", "::1"]);
-    assert_eq!((server.domain, server.reserve), (None, ByteSize(128 << 20)));
-}
-
-#[test]
-fn chunk_servers_that_nobody_could_use_are_explained() {
-    assert_eq!(
-        explained("[chunkserver]\nlisten = \"0.0.0.0:4440\""),
-        "\
-others reach this address, and only this machine may connect
- --> outboard.toml:2:10
-  |
-2 | listen = \"0.0.0.0:4440\"
-  |          ^^^^^^^^^^^^^^
-  = hint: name the networks of tiers in the same section: allow = [\"10.0.0.0/24\"]"
-    );
-    let cases = [
-        ("allow = []", "nobody could connect"),
-        ("allow = [\"10.0.0.0/33\"]", "10.0.0.0/33"),
-        ("allow = \"10.0.0.0/8\"", "list"),
-        ("listen = \"[::]:4440\"\nallow = [\"::1\", \"127.0.0.0/8\"]", "only this machine may connect"),
-        ("listen = \"192.0.2.1:1\"\nallow = [\"127.0.0.1\"]", "only this machine may connect"),
-        ("domain = \"\"", "from 1 to 32 bytes of text"),
-        ("domain = 7", "expected text"),
-        ("domain = \"of a rack whose name is far too long\"", "no name of a failure domain"),
-        ("domain = \"rack\\n7\"", "no name of a failure domain"),
-        ("reserve = \"4GiB\"", "an eighth of it, 2GiB, is the most"),
-        ("reserve = \"2GiB\"\nsize = \"8GiB\"", "an eighth of it, 1GiB, is the most"),
-        ("reserve = 7", "expected text"),
-    ];
-    for (text, expected) in cases {
-        let said = explained(&format!("[chunkserver]\n{text}"));
-        assert!(said.contains(expected), "{text}: {said}");
-    }
-    for fine in
-        ["listen = \"[::1]:1\"", "listen = \"0.0.0.0:1\"\nallow = [\"0.0.0.0/0\"]", "reserve = \"2GiB\""]
-    {
-        assert!(parse(&format!("[chunkserver]\n{fine}")).is_ok(), "{fine}");
-    }
 }
 
 #[test]
@@ -651,9 +590,6 @@ fn volumes_that_cannot_be_kept_are_explained() {
         ("compact_rate = \"1KiB/s\"", "it can be from 1MiB/s to 1TiB/s"),
         ("compact_share = 1.5", "it can be from 0.001 to 1.0"),
         ("compact_share = \"half\"", "such as 0.5"),
-        ("pool = \"\"", "a pool's name has 1 to 64 bytes"),
-        ("pool = \"a/b\"", "`a/b` is no name of a pool"),
-        ("pool = 7", "expected text"),
         ("compact_writes = 0", "it can be from 1 to 1048576"),
         ("ports = [\"127.0.0.1:4420\"]", "give one of them another port than 4420"),
         ("ports = [\"127.0.0.1:1\", \"127.0.0.1:4420\"]", "give one of them another port than 4420"),

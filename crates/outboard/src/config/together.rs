@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use super::volumes::{RESERVE_SHARE, is_for_nobody};
-use super::{ByteSize, Config, LinkKind, Mistake, NamespaceDevice, SubsystemConfig, nvme, shown_section};
+use super::{Config, LinkKind, Mistake, NamespaceDevice, SubsystemConfig, nvme, shown_section};
 
 /// Where the text sets each value, by section and key.
 pub(super) type Spans = BTreeMap<String, Range<usize>>;
@@ -16,7 +15,6 @@ pub(super) fn check(config: &Config, spans: &Spans) -> Vec<Mistake> {
     let mut mistakes: Vec<Mistake> =
         subsystems.iter().flat_map(|subsystem| check_keys(subsystem, spans)).collect();
     mistakes.extend(check_volumes(config, spans));
-    mistakes.extend(check_chunk_server(config, spans));
     mistakes.extend(check_split(config, spans));
     mistakes.extend(check_threads(config, &subsystems, spans));
     mistakes.extend(check_addresses(config, &subsystems, spans));
@@ -70,25 +68,6 @@ fn check_volumes(config: &Config, spans: &Spans) -> Vec<Mistake> {
     if volumes.replicas_min > volumes.replicas {
         let hint = format!("`replicas` is {}: set `replicas_min` to that, or less", volumes.replicas);
         mistakes.extend(at("replicas_min", "replicas", "no chunk would ever have so many members", hint));
-    }
-    mistakes
-}
-
-/// A chunk server can be connected to where it listens, and keeps most of its device for chunks.
-fn check_chunk_server(config: &Config, spans: &Spans) -> Vec<Mistake> {
-    let section = &config.chunkserver;
-    let mut mistakes = Vec::new();
-    if is_for_nobody(section.listen, &section.allow) {
-        let message = "others reach this address, and only this machine may connect";
-        let hint = "name the networks of tiers in the same section: allow = [\"10.0.0.0/24\"]";
-        let at = |key| mistake(spans, "chunkserver", key, message.to_owned(), hint.to_owned());
-        mistakes.extend(at("listen").or_else(|| at("allow")));
-    }
-    let most = section.size.0 / RESERVE_SHARE;
-    if section.reserve.0 > most {
-        let message = "so much of the device cannot be kept for maintenance".to_owned();
-        let hint = format!("`size` is {}: an eighth of it, {}, is the most", section.size, ByteSize(most));
-        mistakes.extend(mistake(spans, "chunkserver", "reserve", message, hint));
     }
     mistakes
 }

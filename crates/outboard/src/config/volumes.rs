@@ -1,10 +1,9 @@
 //! `[volumes]` and `[chunkserver]`: disks that are kept three times, and who keeps them.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ob_format::volume::metadata::Text;
 use ob_nvme::auth::Secret;
 use ob_volume::tier::Placement;
 use ob_wire_nvme::text::Nqn;
@@ -12,8 +11,8 @@ use serde::{Serialize, Serializer};
 
 use super::nvme::{as_text, as_texts};
 use super::{
-    ByteRate, ByteSize, ConfigSource, FilesConfig, FilesDevice, LogConfig, Network, ReactorConfig,
-    SegmentSize, Share, SubsystemConfig, TimeSpan,
+    ByteRate, ByteSize, ConfigSource, FilesConfig, FilesDevice, LogConfig, ReactorConfig, SegmentSize, Share,
+    SubsystemConfig, TimeSpan,
 };
 
 /// The subsystem's name where nothing else is said.
@@ -49,8 +48,6 @@ pub struct VolumesConfig {
     pub servers: Vec<SocketAddr>,
     /// Where it is agreed on what volumes there are, and where their data lie.
     pub metadata: MetadataPlace,
-    /// What the pool is called: its keys begin so.
-    pub pool: String,
     /// Whether etcd's history of changes is left alone, because others read it.
     pub metadata_history: bool,
     /// Chunk servers that have each record of a new volume.
@@ -137,7 +134,6 @@ impl Default for VolumesConfig {
             controller_key: None,
             servers: (0..3).map(server).collect(),
             metadata: MetadataPlace::Embedded,
-            pool: "default".to_owned(),
             metadata_history: false,
             replicas: 3,
             replicas_min: 2,
@@ -171,46 +167,18 @@ pub struct ChunkServerSection {
     pub listen: SocketAddr,
     /// How large its device is made, if that is not there yet.
     pub size: ByteSize,
-    /// Networks that may connect.
-    pub allow: Vec<Network>,
-    /// What fails together with it; the machine, if nothing is said.
-    #[serde(serialize_with = "as_domain", skip_serializing_if = "Option::is_none")]
-    pub domain: Option<Text<32>>,
     /// Memory for appends and reads.
     pub memory: ByteSize,
-    /// What is kept for maintenance; of a small device an eighth.
-    pub reserve: ByteSize,
 }
-
-/// The part of a device that can be reserved at most.
-pub(crate) const RESERVE_SHARE: u64 = 8;
 
 impl Default for ChunkServerSection {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, CHUNK_PORT)),
             size: ByteSize(16 << 30),
-            allow: ["127.0.0.0/8", "::1"].into_iter().filter_map(Network::parse).collect(),
-            domain: None,
             memory: ByteSize(64 << 20),
-            reserve: ByteSize(1 << 30),
         }
     }
-}
-
-fn as_domain<S: Serializer>(domain: &Option<Text<32>>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(domain.as_ref().map_or("", Text::as_str))
-}
-
-/// Whether an address is reached by others, and nobody else may connect to it.
-pub(crate) fn is_for_nobody(listen: SocketAddr, allow: &[Network]) -> bool {
-    let is_loopback = |address: IpAddr| address.to_canonical().is_loopback();
-    let is_own = |network: &Network| {
-        // Of IPv4 a whole network is this machine's.
-        let least = if network.0.address.is_ipv4() { 8 } else { 128 };
-        is_loopback(network.0.address) && network.0.prefix_bits >= least
-    };
-    !is_loopback(listen.ip()) && allow.iter().all(is_own)
 }
 
 /// What a chunk server needs of the configuration, its paths ready for use.
@@ -222,14 +190,8 @@ pub struct ChunkServerConfig {
     pub files: FilesConfig,
     /// Where it listens.
     pub listen: SocketAddr,
-    /// Networks that may connect.
-    pub allow: Vec<Network>,
-    /// What fails together with it; the machine, if nothing is said.
-    pub domain: Option<Text<32>>,
     /// Memory for appends and reads.
     pub memory: ByteSize,
-    /// What is kept for maintenance.
-    pub reserve: ByteSize,
     /// Threads that may poll on the same cores, its own among them: on one machine there are other servers, and a card.
     pub pollers: usize,
     /// How its reactor waits.
@@ -244,16 +206,13 @@ impl super::Config {
     /// A chunk server's part. Its data directory is its own, and no other process' of Outboard.
     #[must_use]
     pub fn chunk_server(&self, listen: Option<SocketAddr>) -> ChunkServerConfig {
-        let ChunkServerSection { size, memory, domain, reserve, .. } = self.chunkserver;
+        let ChunkServerSection { size, memory, .. } = self.chunkserver;
         let device = FilesDevice::Path(self.data.join(CHUNK_DEVICE));
         ChunkServerConfig {
             directory: self.data.clone(),
             files: FilesConfig { device, size, segment: SegmentSize::Auto },
             listen: listen.unwrap_or(self.chunkserver.listen),
-            allow: self.chunkserver.allow.clone(),
-            domain,
             memory,
-            reserve,
             pollers: self.volumes.servers.len() + 1,
             reactor: self.reactor.clone(),
             log: self.log.clone(),

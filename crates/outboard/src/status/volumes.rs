@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use ob_format::volume::long_digits;
 use ob_split::card::RetainedCounts;
-use ob_volume::tier::{Fullness, RebuildStatus, ServerTrouble};
+use ob_volume::tier::{Fullness, RebuildStatus};
 use serde::{Deserialize, Serialize};
 
 use super::{Check, Severity};
@@ -195,15 +194,12 @@ impl Rebuild {
 pub struct ChunkServerStatus {
     /// Where it is.
     pub address: String,
-    /// `ready`, `failing`, `full`, `draining`, `away`, or `refused`.
+    /// `ready`, `failing`, `full`, `away`, or `refused`.
     pub state: String,
     /// Why it is refused, if it is.
     pub trouble: Option<String>,
     /// Bytes that are free.
     pub free_bytes: u64,
-    /// Who it is, as `outboard pool` knows it, once it has said so.
-    #[serde(default)]
-    pub id: Option<String>,
 }
 
 impl VolumesStatus {
@@ -318,7 +314,6 @@ impl ChunkServerStatus {
         let state = match () {
             () if server.trouble.is_some() => "refused",
             () if !server.is_ready => "away",
-            () if server.is_draining => "draining",
             () if server.is_full => "full",
             () if server.has_failed => "failing",
             () => "ready",
@@ -328,27 +323,8 @@ impl ChunkServerStatus {
             state: state.to_owned(),
             trouble: server.trouble.map(|trouble| trouble.to_string()),
             free_bytes: server.free,
-            id: server.server.map(|server| long_digits(server.0)),
         }
     }
-}
-
-/// What helps where a chunk server is missing.
-fn what_to_do_without(server: &ServerReport) -> String {
-    if server.trouble == Some(ServerTrouble::Removed) {
-        return format!(
-            "take {} out of `servers` in the configuration, or `outboard pool add {0}`",
-            server.address
-        );
-    }
-    // One that was never found is known by its address alone.
-    let gone = server.server.map_or_else(
-        || "take it out of `servers` in the configuration".to_owned(),
-        |server| format!("`outboard pool rm {}`", long_digits(server.0)),
-    );
-    format!(
-        "start it, with the data that it had; if it is gone for good, {gone}: what it had is then made anew at once"
-    )
 }
 
 fn warning(code: &str, summary: String, hint: &str) -> Check {
@@ -371,15 +347,14 @@ pub(super) fn volumes_checks(facts: &VolumesFacts) -> Vec<Check> {
         let is_copied = Rebuild::of(&report.rebuild).filter(|_| report.rebuild.rate > 0);
         let how = is_copied.map(|rebuild| format!(": rebuilding, {}", rebuild.told())).unwrap_or_default();
         let summary = format!("{chunks} fewer replicas than they should{how}");
-        let hint =
-            "wait while they are copied; if there is nowhere to copy to, `outboard pool add` another server";
+        let hint = "wait while they are copied; there must be servers enough to copy to";
         checks.push(warning("OB010", summary, hint));
     }
     for server in report.servers.iter().filter(|server| !server.is_ready) {
         let why =
             server.trouble.map_or_else(|| "does not answer".to_owned(), |why| format!("is not used: {why}"));
         let summary = format!("the chunk server at {} {why}", server.address);
-        checks.push(warning("OB011", summary, &what_to_do_without(server)));
+        checks.push(warning("OB011", summary, "start it, with the data that it had; what it has is made anew elsewhere meanwhile, if there is another"));
     }
     let full = report.servers.iter().filter(|server| server.is_full).count();
     if full > 0 || report.fullness == Fullness::Full {
@@ -390,10 +365,10 @@ pub(super) fn volumes_checks(facts: &VolumesFacts) -> Vec<Check> {
                 counted(full as u64, "chunk server has", "chunk servers have")
             ),
         };
-        checks.push(warning("OB013", summary, "trim, remove, or `outboard pool add` another server"));
+        checks.push(warning("OB013", summary, "trim, remove, or add a server"));
     } else if report.fullness == Fullness::Short {
         let summary = "four fifths of the pool are used, or promised".to_owned();
-        checks.push(warning("OB012", summary, "trim, remove, or `outboard pool add` another server"));
+        checks.push(warning("OB012", summary, "trim, remove, or add a server"));
     }
     if !report.is_open {
         let summary = "the lease was lost, or is not there yet: nothing is answered".to_owned();
@@ -402,8 +377,7 @@ pub(super) fn volumes_checks(facts: &VolumesFacts) -> Vec<Check> {
     if report.waiting > 0 {
         let chunks = counted(report.waiting.into(), "chunk waits", "chunks wait");
         let summary = format!("{chunks} for a chunk server that has what was acknowledged");
-        let hint = "start the chunk servers that are missing; of one that is gone for good, `outboard pool rm` says so";
-        checks.push(warning("OB015", summary, hint));
+        checks.push(warning("OB015", summary, "start the chunk servers that are missing"));
     }
     if report.unindexed > 0 {
         let segments = counted(report.unindexed.into(), "segment does", "segments do");
@@ -417,6 +391,7 @@ pub(super) fn volumes_checks(facts: &VolumesFacts) -> Vec<Check> {
 mod tests {
     use ob_core::DmaCounts;
     use ob_volume::card::VolumeFrontCounts;
+    use ob_volume::tier::ServerTrouble;
 
     use super::*;
     use crate::volumes::VolumesReport;
@@ -498,9 +473,7 @@ mod tests {
             has_failed: false,
             is_full: false,
             trouble: None,
-            is_draining: false,
             free: 1 << 30,
-            server: None,
         };
         let good = VolumesReport { is_open: true, servers: vec![server(true)], ..VolumesReport::default() };
         assert_eq!(codes(None), ["OB017"]);

@@ -293,7 +293,7 @@ impl Serving<'_> {
             generation: 1,
             name: Text::new(DISK).ok_or(ServeError::Text("a disk whose name is no text"))?,
         };
-        let keys = Keys::new(&volumes.pool).map_err(|_| ServeError::Text("a pool whose name is none"))?;
+        let keys = Keys::new("default").map_err(|_| ServeError::Text("a pool whose name is none"))?;
         let addresses = addresses(&volumes.ports).ok_or(ServeError::Text("an address that is no text"))?;
         Ok(TierConfig {
             // Half of the time a command may be held here, and half by the card.

@@ -29,8 +29,7 @@ use ob_core::NetListenError;
 use ob_volume::metadata::RedbError;
 
 pub use admin::{
-    ClassName, CreateRequest, OwnSegmentFacts, PoolRequest, SegmentFacts, ServerFacts, VolumeFacts,
-    VolumesReply, VolumesRequest,
+    ClassName, CreateRequest, OwnSegmentFacts, SegmentFacts, VolumeFacts, VolumesReply, VolumesRequest,
 };
 pub use card::{DiskFacts, MaintenanceBytes, PortFacts, VolumesFacts};
 pub(crate) use card::{PortGroup, VolumesCard, WATCHES_MAX};

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use ob_core::{ServerId, layout};
+use ob_core::layout;
 use ob_volume::tier::{Fullness, RebuildStatus, ServerTrouble, TierStatus, Trouble};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 const REPORT_KIND: u32 = 2;
 /// Bytes before the servers, and of each server.
 const REPORT_LEN: usize = 160;
-const SERVER_LEN: usize = 40;
+const SERVER_LEN: usize = 32;
 /// More servers are not told of.
 const SERVERS_MAX: usize = 64;
 
@@ -21,13 +21,12 @@ layout!(ReportBody, REPORT_LEN, {
     reads_again: U64, rotten_found: U64, mended: U64, mends_given_up: U64, members_dropped: U64,
     rebuilt: U64, rebuild_left: U64, rebuild_rate: U64, unindexed: U32, reserved: U32
 });
-layout!(ServerBody, SERVER_LEN, { address: [u8; 16], port: U16, flags: U16, trouble: U32, free: U64, server: U64 });
+layout!(ServerBody, SERVER_LEN, { address: [u8; 16], port: U16, flags: U16, trouble: U32, free: U64 });
 
 mod flag {
     pub(super) const IS_READY: u16 = 1;
     pub(super) const HAS_FAILED: u16 = 2;
     pub(super) const IS_FULL: u16 = 4;
-    pub(super) const IS_DRAINING: u16 = 8;
 }
 
 /// How a tier is doing, as its card is told.
@@ -92,24 +91,19 @@ pub struct ServerReport {
     pub is_full: bool,
     /// Why it cannot be used, if it has said so.
     pub trouble: Option<ServerTrouble>,
-    /// Whether what it has is copied away.
-    pub is_draining: bool,
     /// Bytes that are free.
     pub free: u64,
-    /// Who it is, once it has said so.
-    pub server: Option<ServerId>,
 }
 
 const FULLNESS: [Fullness; 3] = [Fullness::Roomy, Fullness::Short, Fullness::Full];
 
-const TROUBLES: [ServerTrouble; 7] = [
+const TROUBLES: [ServerTrouble; 6] = [
     ServerTrouble::WrongPool,
     ServerTrouble::WrongServer,
     ServerTrouble::Twice,
     ServerTrouble::Version,
     ServerTrouble::Session,
     ServerTrouble::Other,
-    ServerTrouble::Removed,
 ];
 
 impl VolumesReport {
@@ -125,9 +119,7 @@ impl VolumesReport {
             has_failed: server.has_failed,
             is_full: server.is_full,
             trouble: server.trouble,
-            is_draining: server.is_draining,
             free: server.free,
-            server: server.server,
         });
         Self {
             is_open: status.is_open,
@@ -244,8 +236,7 @@ impl ServerReport {
         let flag = |is: bool, flag: u16| if is { flag } else { 0 };
         let flags = flag(self.is_ready, flag::IS_READY)
             | flag(self.has_failed, flag::HAS_FAILED)
-            | flag(self.is_full, flag::IS_FULL)
-            | flag(self.is_draining, flag::IS_DRAINING);
+            | flag(self.is_full, flag::IS_FULL);
         let place = TROUBLES.iter().position(|trouble| Some(*trouble) == self.trouble);
         ServerBody {
             address: address.octets(),
@@ -253,7 +244,6 @@ impl ServerReport {
             flags: flags.into(),
             trouble: place.map_or(0, |place| place as u32 + 1).into(),
             free: self.free.into(),
-            server: self.server.map_or(0, |server| server.0).into(),
         }
     }
 
@@ -266,9 +256,7 @@ impl ServerReport {
             has_failed: flags & flag::HAS_FAILED != 0,
             is_full: flags & flag::IS_FULL != 0,
             trouble: place.map(|place| TROUBLES.get(place).copied().unwrap_or(ServerTrouble::Other)),
-            is_draining: flags & flag::IS_DRAINING != 0,
             free: body.free.get(),
-            server: Some(ServerId(body.server.get())).filter(|server| server.0 != 0),
         }
     }
 }
@@ -286,9 +274,7 @@ mod tests {
             has_failed: true,
             is_full: port == 4441,
             trouble,
-            is_draining: port == 4440,
             free: 1 << 40,
-            server: (port == 4441).then_some(ServerId(7)),
         };
         let report = VolumesReport {
             is_open: true,
@@ -315,10 +301,10 @@ mod tests {
             servers: vec![server(4440, None), server(4441, Some(ServerTrouble::Version))],
         };
         let bytes = report.encode();
-        assert_eq!((bytes.len(), bytes[..8].to_vec()), (240, vec![2, 0, 0, 0, 2, 0, 0, 0]));
+        assert_eq!((bytes.len(), bytes[..8].to_vec()), (224, vec![2, 0, 0, 0, 2, 0, 0, 0]));
         assert_eq!(VolumesReport::decode(&bytes), Some(report));
-        assert_eq!(VolumesReport::decode(&bytes[..239]), None);
-        assert_eq!(VolumesReport::decode(&bytes[..200]), None, "a server less than it says");
+        assert_eq!(VolumesReport::decode(&bytes[..223]), None);
+        assert_eq!(VolumesReport::decode(&bytes[..192]), None, "a server less than it says");
         assert_eq!(VolumesReport::decode(&[1; 24]), None);
     }
 

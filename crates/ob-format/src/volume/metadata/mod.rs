@@ -71,13 +71,6 @@ fn open<T: FromBytes + KnownLayout + Immutable + Unaligned>(
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Text<const LEN: usize>([u8; LEN]);
 
-/// Nothing.
-impl<const LEN: usize> Default for Text<LEN> {
-    fn default() -> Self {
-        Self([0; LEN])
-    }
-}
-
 impl<const LEN: usize> Text<LEN> {
     /// Takes a text, if it fits and can be shown to people.
     #[must_use]

@@ -3,16 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ob_format::volume::metadata::Text;
-use ob_volume::metadata::Keys;
 use ob_volume::tier::{PORTS_MAX, Placement};
 use toml::de::DeValue;
 
 use super::super::volumes::EMBEDDED;
-use super::super::{ByteRate, ChunkServerSection, MetadataPlace, Network, Share, VolumesConfig};
+use super::super::{ByteRate, ChunkServerSection, MetadataPlace, Share, VolumesConfig};
 use super::{
     DEVICE_SIZE, MEMORY, Parsed, Problem, Reader, SpannedKey, SpannedValue, address, byte_size, count, list,
-    named, network, nqn, reachable_address, secret, text, time_span, truth,
+    named, nqn, reachable_address, secret, time_span, truth,
 };
 
 pub(super) const VOLUMES_KEYS: &[&str] = &[
@@ -24,7 +22,6 @@ pub(super) const VOLUMES_KEYS: &[&str] = &[
     "controller_key",
     "servers",
     "metadata",
-    "pool",
     "metadata_history",
     "replicas",
     "replicas_min",
@@ -39,18 +36,17 @@ pub(super) const VOLUMES_KEYS: &[&str] = &[
     "compact_share",
     "compact_writes",
 ];
-pub(super) const CHUNKSERVER_KEYS: &[&str] = &["listen", "size", "allow", "domain", "memory", "reserve"];
+pub(super) const CHUNKSERVER_KEYS: &[&str] = &["listen", "size", "memory"];
 
 /// Keys that the documents tell of and that do nothing yet: who sets one is not to believe that it does.
-const VOLUMES_LATER: &[&str] = &["clock_drift", "append_timeout", "busy_above"];
+const VOLUMES_LATER: &[&str] = &["pool", "clock_drift", "append_timeout", "busy_above"];
+const CHUNKSERVER_LATER: &[&str] = &["allow", "domain", "reserve"];
 
 /// Members that a chunk can have.
 const REPLICAS_MAX: usize = 4;
 const SERVERS_MAX: usize = 16;
 const ENDPOINTS_MAX: usize = 9;
 const CARD_MEMORY: (u64, u64) = (16 << 20, 16 << 30);
-/// From an eighth of the smallest device on.
-const RESERVE: (u64, u64) = (DEVICE_SIZE.0 / 8, DEVICE_SIZE.1 / 8);
 /// Linux gives a command up after 30 s.
 const HOLD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(29));
 const LEASE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -80,7 +76,6 @@ impl Reader<'_> {
             "controller_key" => self.set("volumes", key, value, &mut volumes.controller_key, secret),
             "servers" => self.set("volumes", key, value, &mut volumes.servers, servers),
             "metadata" => self.set("volumes", key, value, &mut volumes.metadata, metadata),
-            "pool" => self.set("volumes", key, value, &mut volumes.pool, pool),
             "metadata_history" => self.set("volumes", key, value, &mut volumes.metadata_history, truth),
             "replicas" => self.set("volumes", key, value, &mut volumes.replicas, replicas),
             "replicas_min" => self.set("volumes", key, value, &mut volumes.replicas_min, replicas),
@@ -124,15 +119,8 @@ impl Reader<'_> {
         match key.get_ref().as_ref() {
             "listen" => self.set("chunkserver", key, value, &mut section.listen, address),
             "size" => self.set("chunkserver", key, value, &mut section.size, size),
-            "allow" => self.set("chunkserver", key, value, &mut section.allow, allow),
-            "domain" => {
-                self.set("chunkserver", key, value, &mut section.domain, |value| domain(value).map(Some));
-            }
             "memory" => self.set("chunkserver", key, value, &mut section.memory, memory),
-            "reserve" => {
-                let reserve = |value: &DeValue<'_>| byte_size(value, RESERVE);
-                self.set("chunkserver", key, value, &mut section.reserve, reserve);
-            }
+            name if CHUNKSERVER_LATER.contains(&name) => self.later("chunkserver", key),
             _ => self.unknown("chunkserver", key),
         }
     }
@@ -142,35 +130,6 @@ impl Reader<'_> {
         let hint = "leave the line out: docs/volumes.md tells what there is of volumes";
         self.report(key.span(), Problem::new(message, hint));
     }
-}
-
-/// What a pool is called.
-fn pool(value: &DeValue<'_>) -> Parsed<String> {
-    let written = text(value, "default")?;
-    Keys::new(written).map(|_| written.to_owned()).map_err(|error| {
-        let message = format!("`{}` is no name of a pool", written.escape_debug());
-        Problem::new(message, format!("{error}, such as pool = \"default\""))
-    })
-}
-
-/// Networks that may connect.
-fn allow(value: &DeValue<'_>) -> Parsed<Vec<Network>> {
-    let networks = list(value, network)?;
-    if networks.is_empty() {
-        let hint = "name the networks of tiers, such as allow = [\"10.0.0.0/24\"]";
-        return Err(Problem::new("nobody could connect", hint));
-    }
-    Ok(networks)
-}
-
-/// What fails together with a chunk server.
-fn domain(value: &DeValue<'_>) -> Parsed<Text<32>> {
-    let written = text(value, "rack-7")?;
-    let domain = Text::new(written).filter(|domain| !domain.is_empty());
-    domain.ok_or_else(|| {
-        let hint = "from 1 to 32 bytes of text, such as domain = \"rack-7\"";
-        Problem::new(format!("`{}` is no name of a failure domain", written.escape_debug()), hint)
-    })
 }
 
 fn rate(value: &DeValue<'_>) -> Parsed<ByteRate> {

@@ -2,11 +2,11 @@
 
 use clap::{Args, Subcommand};
 
-use super::{ClassName, CreateRequest, LossFacts, SegmentFacts, VolumeFacts, VolumesReply, VolumesRequest};
+use super::{ClassName, CreateRequest, SegmentFacts, VolumeFacts, VolumesReply, VolumesRequest};
 use crate::cli::{CommandError, ConfigOptions};
 use crate::config::ByteSize;
 use crate::control::{self, ControlRequest};
-use crate::terminal::{bytes, counted, say, table};
+use crate::terminal::{bytes, say, table};
 
 /// The commands about volumes.
 #[derive(Debug, Subcommand)]
@@ -58,17 +58,6 @@ Examples:
 All volumes of a tier are namespaces of one subsystem, so a host that is connected has this one too.
 The space comes back as chunks are deleted; until then the volume is listed as removing.")]
     Rm(RemoveOptions),
-    /// Serve a volume without what no chunk server has any more
-    #[command(after_help = "\
-Examples:
-  outboard volume recover data                   says what would be lost
-  outboard volume recover data --accept-loss
-
-For when every good replica of a chunk is gone for good, and so have its servers been taken out of
-the pool (`outboard pool rm ID --accept-loss`). Blocks that lay there cannot be read from then on
-(Unrecovered Read Error), until they are written anew or trimmed; those that are not known to have lain
-there read as they were before. Ask the tier that clients use. What is lost is told once.")]
-    Recover(RecoverOptions),
 }
 
 /// Which card, and how its answer is shown.
@@ -149,19 +138,6 @@ pub struct RemoveOptions {
     pub answer: AnswerOptions,
 }
 
-/// `outboard volume recover`.
-#[derive(Clone, Debug, Args)]
-pub struct RecoverOptions {
-    /// Which
-    pub name: String,
-    /// Though it is lost then
-    #[arg(long)]
-    pub accept_loss: bool,
-    /// What all show.
-    #[command(flatten)]
-    pub answer: AnswerOptions,
-}
-
 /// Does what was typed.
 pub(crate) fn run(command: &VolumeCommand) -> Result<(), CommandError> {
     let (answer, request) = match command {
@@ -172,9 +148,6 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CommandError> {
         VolumeCommand::Create(options) => (&options.answer, VolumesRequest::Create(options.request())),
         VolumeCommand::Resize(ResizeOptions { name, size, shrink, answer }) => {
             (answer, VolumesRequest::Resize { name: name.clone(), size: size.0, shrink: *shrink })
-        }
-        VolumeCommand::Recover(RecoverOptions { name, accept_loss, answer }) => {
-            (answer, VolumesRequest::Recover { name: name.clone(), accept_loss: *accept_loss })
         }
         VolumeCommand::Rm(RemoveOptions { name, force, answer }) => {
             (answer, VolumesRequest::Remove { name: name.clone(), force: *force })
@@ -189,7 +162,7 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CommandError> {
     Ok(())
 }
 
-pub(super) fn ask(options: &AnswerOptions, request: VolumesRequest) -> Result<VolumesReply, CommandError> {
+fn ask(options: &AnswerOptions, request: VolumesRequest) -> Result<VolumesReply, CommandError> {
     let card = options.config.load()?.card();
     Ok(control::ask(&card.control_socket(), &ControlRequest::Volumes(request), &[])?)
 }
@@ -225,33 +198,7 @@ fn show(command: &VolumeCommand, reply: &VolumesReply) -> String {
             format!("{} is removed; its space comes back as its chunks are deleted", volume.name)
         }
         (_, VolumesReply::Volume { volume, segments }) => show_one(volume, segments),
-        (_, VolumesReply::Recovered(lost)) => show_lost(lost),
-        (_, VolumesReply::Servers(servers)) => super::pool::show_all(servers),
     }
-}
-
-fn show_lost(lost: &LossFacts) -> String {
-    if (lost.chunks, lost.blocks, lost.unknown_chunks, lost.indexes) == (0, 0, 0, 0) {
-        return "Nothing is lost, as far as this tier has the volume's segments.".to_owned();
-    }
-    let mut text = format!(
-        "{} of {} cannot be read any more",
-        counted(lost.blocks, "block", "blocks"),
-        counted(lost.chunks, "chunk that is lost", "chunks that are lost")
-    );
-    if lost.unknown_chunks > 0 {
-        text += &format!(
-            "\nof {} nobody knows what it had: that reads as it was before",
-            counted(lost.unknown_chunks, "chunk", "chunks")
-        );
-    }
-    if lost.indexes > 0 {
-        text += &format!(
-            "\n{} put together from what is left: what was trimmed may be there again",
-            counted(lost.indexes, "index was", "indexes were")
-        );
-    }
-    text
 }
 
 fn show_all(volumes: &[VolumeFacts]) -> String {

@@ -1,17 +1,17 @@
 //! The host's end: requests become what the tier is asked, and what it tells becomes answers.
 
-use ob_core::{BlockLen, ServerId, VolumeId};
+use ob_core::{BlockLen, VolumeId};
+use ob_format::volume::long_digits;
 use ob_format::volume::metadata::{Class, Text};
-use ob_format::volume::{long_digits, parse_long};
 use ob_volume::tier::{
-    AdminAnswer, AdminError, AdminRequest, NewVolume, SEGMENT_BLOCKS, SegmentFacts as TierSegment,
-    ServerFacts as TierServer, ServerIs, ServerTrouble, Ticket, VolumeFacts as TierVolume, VolumeHealth,
+    AdminAnswer, AdminError, AdminRequest, NewVolume, SEGMENT_BLOCKS, SegmentFacts as TierSegment, Ticket,
+    VolumeFacts as TierVolume, VolumeHealth,
 };
 
 use super::talk::{decode_request, encode_answer};
 use super::{
-    ClassName, CreateRequest, LossFacts, OwnSegmentFacts, PoolRequest, SegmentFacts, ServerFacts,
-    VolumeFacts, VolumesAnswer, VolumesReply, VolumesRequest, uuid_text,
+    ClassName, CreateRequest, OwnSegmentFacts, SegmentFacts, VolumeFacts, VolumesAnswer, VolumesReply,
+    VolumesRequest, uuid_text,
 };
 use crate::random;
 
@@ -65,10 +65,6 @@ impl Counter {
                 AdminRequest::ResizeVolume { name: text(&name)?, size, may_shrink: shrink }
             }
             VolumesRequest::Remove { name, .. } => AdminRequest::RemoveVolume { name: text(&name)? },
-            VolumesRequest::Recover { name, accept_loss } => {
-                AdminRequest::RecoverVolume { name: text(&name)?, accept_loss }
-            }
-            VolumesRequest::Pool(request) => pool_request(request)?,
         })
     }
 
@@ -97,31 +93,6 @@ impl Counter {
     }
 }
 
-/// What is asked of the pool's servers.
-fn pool_request(request: PoolRequest) -> Result<AdminRequest, String> {
-    Ok(match request {
-        PoolRequest::List => AdminRequest::ListServers,
-        PoolRequest::Add { address, domain } => {
-            let too_long =
-                "a domain has at most 32 bytes, and no control characters\nhint: such as --domain rack-7";
-            let domain = domain.map(|domain| Text::new(&domain).ok_or(too_long)).transpose()?;
-            AdminRequest::AddServer { address, domain }
-        }
-        PoolRequest::Drain { id } => AdminRequest::DrainServer { server: server_id(&id)? },
-        PoolRequest::Remove { id, accept_loss } => {
-            AdminRequest::RemoveServer { server: server_id(&id)?, accept_loss }
-        }
-    })
-}
-
-fn server_id(text: &str) -> Result<ServerId, String> {
-    let id = parse_long(text).filter(|id| *id != 0);
-    id.map(ServerId).ok_or_else(|| {
-        "a chunk server's ID has 16 hexadecimal digits\nhint: `outboard pool ls` shows which there are"
-            .to_owned()
-    })
-}
-
 fn text(name: &str) -> Result<Text<64>, String> {
     Text::new(name).ok_or_else(|| of_error(&AdminError::Name))
 }
@@ -144,13 +115,6 @@ pub(in crate::volumes) fn answer_of(answer: &Result<AdminAnswer, AdminError>) ->
             let segments = segments.iter().map(segment).collect();
             Ok(VolumesReply::Volume { volume: volume(facts), segments })
         }
-        Ok(AdminAnswer::Servers(servers)) => Ok(VolumesReply::Servers(servers.iter().map(server).collect())),
-        Ok(AdminAnswer::Recovered(lost)) => Ok(VolumesReply::Recovered(LossFacts {
-            chunks: lost.chunks,
-            unknown_chunks: lost.unknown,
-            blocks: lost.blocks,
-            indexes: lost.indexes,
-        })),
         Err(error) => Err(of_error(error)),
     }
 }
@@ -174,80 +138,9 @@ fn of_error(error: &AdminError) -> String {
         AdminError::StillShrinking => {
             "wait until `outboard volume ls` does not call it shrinking any more".to_owned()
         }
-        AdminError::MayBeElsewhere(server) => {
-            let id = long_digits(server.0);
-            format!("start it; or, if it is gone for good, `outboard pool rm {id} --accept-loss`")
-        }
-        AdminError::WouldLoseBlocks(_) => "say --accept-loss if nobody will ever have it again".to_owned(),
-        AdminError::StillRecovering(name) => {
-            format!("ask again: `outboard volume recover {} --accept-loss`", name.as_str())
-        }
         AdminError::Shape(_) => "leave --segment, --chunk and --replicas out, and they fit".to_owned(),
-        error => hint_of_pool(error),
     };
     format!("{error}\nhint: {hint}")
-}
-
-/// What to do about a server.
-fn hint_of_pool(error: &AdminError) -> String {
-    match error {
-        AdminError::TooManyServers => {
-            "take one out that nobody needs: `outboard pool drain ID`, then `outboard pool rm ID`".to_owned()
-        }
-        AdminError::Address(_) => "such as `outboard pool add 10.0.0.7:4440`".to_owned(),
-        AdminError::NoServer(_) => {
-            "start it first: `outboard chunkserver --data DIR --listen ADDRESS`; the tier must reach that address".to_owned()
-        }
-        AdminError::ServerRefused { trouble: ServerTrouble::Twice, .. } => {
-            "`outboard pool ls` shows at which; it moves when it is not there any more".to_owned()
-        }
-        AdminError::ServerRefused { .. } => {
-            "give it an empty data directory, if nobody needs what it has".to_owned()
-        }
-        AdminError::ServerIsOut(_) => "`outboard pool add ADDRESS` takes it in again".to_owned(),
-        AdminError::ServerInUse { server, .. } => format!(
-            "`outboard pool drain {}` copies them away; or stop it first, if it is to go at once: they are then made anew",
-            long_digits(server.0)
-        ),
-        AdminError::WouldLose { server, .. } => format!(
-            "start the other servers that have them, or this one and `outboard pool drain {0}`; if all that is gone for good, \
-             `outboard pool rm {0} --accept-loss`",
-            long_digits(server.0)
-        ),
-        _ => "`outboard pool ls` shows which there are".to_owned(),
-    }
-}
-
-fn server(facts: &TierServer) -> ServerFacts {
-    let state = match facts.is {
-        ServerIs::In => "in",
-        ServerIs::Draining => "draining",
-        ServerIs::Out => "out",
-    };
-    let health = match () {
-        () if facts.is == ServerIs::Out => "gone",
-        () if facts.trouble.is_some() => "refused",
-        () if !facts.is_ready => "away",
-        () if facts.is_full => "full",
-        () if facts.has_failed => "failing",
-        () => "ready",
-    };
-    let promised = facts.capacity.saturating_sub(facts.used).saturating_sub(facts.free);
-    ServerFacts {
-        id: facts.id.map(|id| long_digits(id.0)),
-        address: facts.address.as_str().to_owned(),
-        domain: facts.domain.as_str().to_owned(),
-        state: state.to_owned(),
-        health: health.to_owned(),
-        trouble: facts.trouble.map(|trouble| trouble.to_string()),
-        capacity: facts.capacity,
-        used: facts.used,
-        promised: if facts.is_ready { promised } else { 0 },
-        free: facts.free,
-        replicas: facts.replicas,
-        stored: facts.stored,
-        waits_for_room: facts.waits_for_room,
-    }
 }
 
 fn volume(facts: &TierVolume) -> VolumeFacts {

@@ -1,4 +1,4 @@
-//! Administration of volumes, and of the chunk servers below them: what is asked, what is answered, and the way between.
+//! Administration of volumes: what is asked, what is answered, and the way between.
 //!
 //! ```text
 //!   outboard volume … ─▶ control socket ─▶ Desk ─▶ DeskInbox, on the card's reactor ══ channel of the link ══▶ host: Counter ─▶ TierCore
@@ -10,10 +10,7 @@
 pub(crate) mod command;
 mod counter;
 mod desk;
-pub(crate) mod pool;
 mod talk;
-
-use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -50,74 +47,6 @@ pub enum VolumesRequest {
         /// Though hosts are connected.
         force: bool,
     },
-    /// Serve it without what nobody has any more.
-    Recover {
-        /// What it is called.
-        name: String,
-        /// Though that is lost.
-        accept_loss: bool,
-    },
-    /// About the pool's chunk servers.
-    Pool(PoolRequest),
-}
-
-/// What can be asked about a pool's chunk servers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum PoolRequest {
-    /// All of them.
-    List,
-    /// Take one in, or in again.
-    Add {
-        /// Where it is.
-        address: SocketAddr,
-        /// What fails together with it, if that is not what it says itself.
-        domain: Option<String>,
-    },
-    /// Have what it has copied away.
-    Drain {
-        /// Which: 16 digits, as they are listed.
-        id: String,
-    },
-    /// Take it out.
-    Remove {
-        /// Which.
-        id: String,
-        /// Though what nobody else has is lost with it.
-        accept_loss: bool,
-    },
-}
-
-/// A chunk server, as people and scripts see it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServerFacts {
-    /// Which; nothing, if it is configured and was not found yet.
-    pub id: Option<String>,
-    /// Where it is.
-    pub address: String,
-    /// What fails together with it.
-    pub domain: String,
-    /// `in`, `draining` or `out`.
-    pub state: String,
-    /// `ready`, `failing`, `full`, `away` or `refused`; `gone` of one that is out.
-    pub health: String,
-    /// Why it is refused, if it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trouble: Option<String>,
-    /// Bytes of its device.
-    pub capacity: u64,
-    /// Bytes that chunks have there.
-    pub used: u64,
-    /// Bytes that they may still take.
-    pub promised: u64,
-    /// Bytes that neither have.
-    pub free: u64,
-    /// Replicas that the pool has there.
-    pub replicas: u64,
-    /// Bytes of those of them that are sealed.
-    pub stored: u64,
-    /// Whether what it has waits for another server that has room, before it can be copied away.
-    pub waits_for_room: bool,
 }
 
 /// A volume that is to be made. What is not said is as the tier's configuration has it.
@@ -238,23 +167,6 @@ pub enum VolumesReply {
         /// They.
         segments: Vec<SegmentFacts>,
     },
-    /// Chunk servers.
-    Servers(Vec<ServerFacts>),
-    /// What a volume has lost.
-    Recovered(LossFacts),
-}
-
-/// What a volume has lost, as people and scripts see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LossFacts {
-    /// Chunks that nobody has any more.
-    pub chunks: u64,
-    /// Those of which nobody knows what they had: that reads as it was before.
-    pub unknown_chunks: u64,
-    /// Blocks that cannot be read.
-    pub blocks: u64,
-    /// Segments whose index was put together from what is left.
-    pub indexes: u64,
 }
 
 impl VolumesReply {
@@ -263,7 +175,6 @@ impl VolumesReply {
         match self {
             Self::Volumes(volumes) => volumes,
             Self::Volume { volume, .. } => std::slice::from_mut(volume),
-            Self::Servers(_) | Self::Recovered(_) => &mut [],
         }
     }
 }
